@@ -1,0 +1,135 @@
+"""What an op is, written once: names, axes, attributes, and the implementations that must agree on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from infsa_deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnxscript
+    import torch
+
+DOMAIN = "infsa"
+VERSION = 1
+PLUGIN_ATTRIBUTES = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor argument: its name and the meaning of each axis (products are written `H*D`)."""
+
+    name: str
+    axes: tuple[str, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class AttributeSpec:
+    """A scalar attribute and the closed range it must lie in (`above` excludes the lower end)."""
+
+    name: str
+    kind: Literal["int", "float"]
+    minimum: float
+    maximum: float
+    above: bool = False
+
+    def check(self, op: str, value: float) -> None:
+        """Raise UsageError unless `value` has the right kind and range."""
+        right_kind = isinstance(value, int) if self.kind == "int" else isinstance(value, int | float)
+        low = value > self.minimum if self.above else value >= self.minimum
+        if isinstance(value, bool) or not (right_kind and low and value <= self.maximum):
+            bracket = "(" if self.above else "["
+            raise UsageError(
+                f"{op}: {self.name}={value!r} is not valid.",
+                f"it is a {self.kind} in {bracket}{self.minimum:g}, {self.maximum:g}].",
+                f"pass {self.name} in that range.",
+            )
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The interface of one op in ONNX domain `infsa`, version 1.
+
+    Every tensor of a node has one type out of float32, float16 and bfloat16, and accumulation is in float32.
+    The eager implementation also takes float64 and then computes in float64 throughout.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    attributes: tuple[AttributeSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def torch_name(self) -> str:
+        """The op's name in `torch.ops`, for example `infsa::energy_pool`."""
+        snake = re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+        return f"{DOMAIN}::{snake}"
+
+    @property
+    def torch_schema(self) -> str:
+        """The schema of the PyTorch op: tensors first, then attributes, all by position."""
+        tensors = [f"Tensor {spec.name}" for spec in self.inputs]
+        scalars = [f"{spec.kind} {spec.name}" for spec in self.attributes]
+        outputs = ", ".join(["Tensor"] * len(self.outputs))
+        result = outputs if len(self.outputs) == 1 else f"({outputs})"
+        return f"({', '.join(tensors + scalars)}) -> {result}"
+
+    def check_attributes(self, values: Mapping[str, float]) -> None:
+        """Raise UsageError unless `values` holds every attribute, in range, and nothing else."""
+        names = [spec.name for spec in self.attributes]
+        if sorted(values) != sorted(names):
+            raise UsageError(
+                f"{self.name}: attributes {sorted(values)} given.",
+                f"the op has exactly {names}.",
+                "pass each of them once.",
+            )
+        for spec in self.attributes:
+            spec.check(self.name, values[spec.name])
+
+    def bind_axes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, int]:
+        """Solve the axis names from input shapes: `{"B": 2, "N": 197, "H": 16, "D": 64, ...}`."""
+        bound = {"H": heads}
+        for spec in self.inputs:
+            for axis, size in zip(spec.axes, shapes[spec.name], strict=True):
+                *known, free = axis.split("*")
+                for factor in known:
+                    size //= int(factor) if factor.isdigit() else bound[factor]
+                bound.setdefault(free, size)
+        return bound
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op: its contract and everything that implements it.
+
+    Attributes:
+        contract: the interface all implementations share.
+        torch_op: the registered PyTorch custom op (eager and fake).
+        body: the ONNX function body, attributes by reference.
+        flops: floating-point operations of one call, from the bound axes and the attributes.
+    """
+
+    contract: Contract
+    torch_op: Callable[..., Any]
+    body: onnxscript.OnnxFunction
+    flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
+
+
+def register(contract: Contract, eager: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Register `eager` as the PyTorch custom op of `contract`, `fake` as its shape function."""
+    import torch
+
+    op = torch.library.custom_op(contract.torch_name, eager, mutates_args=(), schema=contract.torch_schema)
+    op.register_fake(fake)
+    return op
+
+
+def accumulation_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """float64 for a float64 tensor, float32 for everything narrower."""
+    import torch
+
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

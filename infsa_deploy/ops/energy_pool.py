@@ -1,0 +1,78 @@
+"""EnergyPool: the mean of the tokens, weighted by the norm of each token's query.
+
+Per batch element and head, with q_n: [D] the head's query and x_n: [E] the whole token:
+
+    e_n    = ||q_n||_2 / sqrt(D)
+    pooled = sum_n e_n x_n / (sum_n e_n + eps)
+    mass   = sum_n e_n     / (sum_n e_n + eps)
+
+The first half of linear InfSA after projection folding: the pooled query is Wq pooled + mass bq, so no other
+projection of the tokens is needed. Source: arXiv:2603.00175, equation of the soft query summary, refactored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnxscript
+import torch
+from onnxscript import FLOAT
+from onnxscript import opset20 as op
+
+from infsa_deploy.ops.contract import (
+    DOMAIN,
+    VERSION,
+    AttributeSpec,
+    Contract,
+    Op,
+    TensorSpec,
+    accumulation_dtype,
+    register,
+)
+
+CONTRACT = Contract(
+    name="EnergyPool",
+    inputs=(TensorSpec("q", ("B", "N", "H*D")), TensorSpec("x", ("B", "N", "E"))),
+    attributes=(AttributeSpec("heads", "int", 1, 1024), AttributeSpec("eps", "float", 0.0, 1.0)),
+    outputs=(TensorSpec("pooled", ("B", "H", "E")), TensorSpec("mass", ("B", "H"))),
+)
+
+
+def _eager(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    CONTRACT.check_attributes({"heads": heads, "eps": eps})
+    B, N, width = q.shape
+    D = width // heads
+    wide = accumulation_dtype(x)
+    energy = torch.linalg.vector_norm(q.to(wide).view(B, N, heads, D), dim=-1) / D**0.5  # B N H
+    total = energy.sum(dim=1)  # B H
+    pooled = energy.transpose(1, 2) @ x.to(wide) / (total + eps).unsqueeze(-1)  # B H E
+    return pooled.to(x.dtype), (total / (total + eps)).to(x.dtype)
+
+
+def _fake(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    B, _, E = x.shape
+    return x.new_empty(B, heads, E), x.new_empty(B, heads)
+
+
+@onnxscript.script(onnxscript.values.Opset(DOMAIN, VERSION), default_opset=op)
+def EnergyPool(q, x, heads: int, eps: float):  # type: ignore[no-untyped-def]  # noqa: N802
+    heads_1d = op.Reshape(op.Constant(value_int=heads), op.Constant(value_ints=[1]))
+    split_shape = op.Concat(op.Constant(value_ints=[0, 0]), heads_1d, op.Constant(value_ints=[-1]), axis=0)
+    by_head = op.Reshape(op.Cast(q, to=FLOAT.dtype), split_shape)  # B N H D
+    D = op.Cast(op.Shape(by_head, start=3), to=FLOAT.dtype)
+    energy = op.Div(op.ReduceL2(by_head, op.Constant(value_ints=[3]), keepdims=0), op.Sqrt(D))  # B N H
+    total = op.ReduceSum(energy, op.Constant(value_ints=[1]), keepdims=0)  # B H
+    weight = op.Add(total, op.Constant(value_float=eps))
+    weighted = op.MatMul(op.Transpose(energy, perm=[0, 2, 1]), op.Cast(x, to=FLOAT.dtype))  # B H E
+    pooled = op.CastLike(op.Div(weighted, op.Unsqueeze(weight, op.Constant(value_ints=[2]))), x)
+    mass = op.CastLike(op.Div(total, weight), x)
+    return pooled, mass
+
+
+def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
+    """Squares and sums of q, then one multiply-add a head and channel."""
+    B, N, H, D, E = (axes[name] for name in "BNHDE")
+    return 2 * B * N * H * D + 2 * B * N * H * E
+
+
+OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), EnergyPool, _flops)

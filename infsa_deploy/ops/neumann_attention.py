@@ -1,0 +1,95 @@
+"""NeumannAttention: attention as a truncated Neumann series of a Frobenius-normalised ReLU affinity.
+
+Per batch element and head, with q, k, v: [N, D]:
+
+    S = relu(q k^T / D)                     one affinity matrix
+    A = S / (||S||_F + eps)                 spectral radius at most 1
+    y = sum_{t=1..hops} rho^t A^t v         paths of up to `hops` steps, each step discounted by rho
+
+evaluated by Horner's rule, y <- rho A (v + y), `hops` times from y = 0. The norm is one scalar a head, so it is
+applied to the [N, D] product and never to the [N, N] matrix. Source: arXiv:2603.00175.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnxscript
+import torch
+from onnxscript import FLOAT
+from onnxscript import opset20 as op
+
+from infsa_deploy.ops.contract import (
+    DOMAIN,
+    VERSION,
+    AttributeSpec,
+    Contract,
+    Op,
+    TensorSpec,
+    accumulation_dtype,
+    register,
+)
+
+CONTRACT = Contract(
+    name="NeumannAttention",
+    inputs=(TensorSpec("qkv", ("B", "N", "3*H*D")),),  # last axis = (q, k, v) x H x D
+    attributes=(
+        AttributeSpec("heads", "int", 1, 1024),
+        AttributeSpec("rho", "float", 0.0, 1.0, above=True),
+        AttributeSpec("hops", "int", 1, 1_000_000),
+        AttributeSpec("eps", "float", 0.0, 1.0),
+    ),
+    outputs=(TensorSpec("y", ("B", "N", "H*D")),),
+)
+
+
+def _eager(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> torch.Tensor:
+    CONTRACT.check_attributes({"heads": heads, "rho": rho, "hops": hops, "eps": eps})
+    B, N, packed = qkv.shape
+    D = packed // (3 * heads)
+    q, k, v = qkv.to(accumulation_dtype(qkv)).view(B, N, 3, heads, D).permute(2, 0, 3, 1, 4)  # B H N D each
+    S = torch.relu((q / D) @ k.transpose(-1, -2))  # B H N N
+    scale = rho / (torch.linalg.matrix_norm(S, keepdim=True) + eps)  # B H 1 1
+    y = scale * (S @ v)
+    for _ in range(hops - 1):
+        y = scale * (S @ (v + y))
+    return y.transpose(1, 2).reshape(B, N, heads * D).to(qkv.dtype)
+
+
+def _fake(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> torch.Tensor:
+    B, N, packed = qkv.shape
+    return qkv.new_empty(B, N, packed // 3)
+
+
+@onnxscript.script(onnxscript.values.Opset(DOMAIN, VERSION), default_opset=op)
+def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float):  # type: ignore[no-untyped-def]  # noqa: N802
+    heads_1d = op.Constant(value_int=heads)
+    one = op.Constant(value_ints=[1])
+    keep = op.Constant(value_ints=[0, 0])
+    split_shape = op.Concat(
+        keep, op.Constant(value_ints=[3]), op.Reshape(heads_1d, one), op.Constant(value_ints=[-1]), axis=0
+    )
+    packed = op.Transpose(op.Reshape(op.Cast(qkv, to=FLOAT.dtype), split_shape), perm=[2, 0, 3, 1, 4])  # 3 B H N D
+    q3, k3, v3 = op.Split(packed, num_outputs=3, axis=0)
+    q = op.Squeeze(q3, op.Constant(value_ints=[0]))
+    k = op.Squeeze(k3, op.Constant(value_ints=[0]))
+    v = op.Squeeze(v3, op.Constant(value_ints=[0]))
+    D = op.Cast(op.Shape(q, start=3), to=FLOAT.dtype)
+    S = op.Relu(op.MatMul(op.Div(q, D), op.Transpose(k, perm=[0, 1, 3, 2])))  # B H N N
+    norm = op.Sqrt(op.ReduceSumSquare(S, op.Constant(value_ints=[2, 3])))
+    scale = op.Div(op.Constant(value_float=rho), op.Add(norm, op.Constant(value_float=eps)))  # B H 1 1
+    y = op.Mul(scale, op.MatMul(S, v))
+    more = op.Sub(op.Constant(value_int=hops), op.Constant(value_int=1))
+    for _ in range(more):
+        y = op.Mul(scale, op.MatMul(S, op.Add(v, y)))
+    merged = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
+    return op.CastLike(merged, qkv)
+
+
+def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
+    """q k^T once, then one product with [N, N] a hop; 2 operations a multiply-add."""
+    products = 1 + int(attributes["hops"])
+    return 2 * products * axes["B"] * axes["H"] * axes["N"] ** 2 * axes["D"]
+
+
+OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), NeumannAttention, _flops)
