@@ -14,6 +14,7 @@ power iteration towards the dominant eigenvector of the affinity. Source: arXiv:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import no_type_check
 
 import onnxscript
 import torch
@@ -68,7 +69,8 @@ def _fake(
 
 
 @onnxscript.script(onnxscript.values.Opset(DOMAIN, VERSION), default_opset=op)
-def CentralityPool(x, u, c, eps: float):  # type: ignore[no-untyped-def]  # noqa: N802
+@no_type_check
+def CentralityPool(x, u, c, eps: float):  # noqa: N802
     tokens = op.Cast(x, to=FLOAT.dtype)
     columns = op.Transpose(op.Cast(u, to=FLOAT.dtype), perm=[0, 2, 1])  # B E H
     offset = op.Unsqueeze(op.Cast(c, to=FLOAT.dtype), op.Constant(value_ints=[1]))  # B 1 H

@@ -115,7 +115,7 @@ class Op:
 
     contract: Contract
     torch_op: Callable[..., Any]
-    body: onnxscript.OnnxFunction
+    body: onnxscript.OnnxFunction[Any, Any]
     flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
 
 

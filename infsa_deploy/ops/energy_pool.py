@@ -13,6 +13,7 @@ projection of the tokens is needed. Source: arXiv:2603.00175, equation of the so
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import no_type_check
 
 import onnxscript
 import torch
@@ -55,7 +56,8 @@ def _fake(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float) -> tuple[tor
 
 
 @onnxscript.script(onnxscript.values.Opset(DOMAIN, VERSION), default_opset=op)
-def EnergyPool(q, x, heads: int, eps: float):  # type: ignore[no-untyped-def]  # noqa: N802
+@no_type_check
+def EnergyPool(q, x, heads: int, eps: float):  # noqa: N802
     heads_1d = op.Reshape(op.Constant(value_int=heads), op.Constant(value_ints=[1]))
     split_shape = op.Concat(op.Constant(value_ints=[0, 0]), heads_1d, op.Constant(value_ints=[-1]), axis=0)
     by_head = op.Reshape(op.Cast(q, to=FLOAT.dtype), split_shape)  # B N H D

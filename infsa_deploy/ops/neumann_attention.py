@@ -13,6 +13,7 @@ applied to the [N, D] product and never to the [N, N] matrix. Source: arXiv:2603
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import no_type_check
 
 import onnxscript
 import torch
@@ -53,7 +54,8 @@ def _eager(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> 
     y = scale * (S @ v)
     for _ in range(hops - 1):
         y = scale * (S @ (v + y))
-    return y.transpose(1, 2).reshape(B, N, heads * D).to(qkv.dtype)
+    merged: torch.Tensor = y.transpose(1, 2).reshape(B, N, heads * D)
+    return merged.to(qkv.dtype)
 
 
 def _fake(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> torch.Tensor:
@@ -62,7 +64,8 @@ def _fake(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> t
 
 
 @onnxscript.script(onnxscript.values.Opset(DOMAIN, VERSION), default_opset=op)
-def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float):  # type: ignore[no-untyped-def]  # noqa: N802
+@no_type_check
+def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float):  # noqa: N802
     heads_1d = op.Constant(value_int=heads)
     one = op.Constant(value_ints=[1])
     keep = op.Constant(value_ints=[0, 0])
