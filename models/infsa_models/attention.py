@@ -40,7 +40,7 @@ def pure_attention(
     check_hops(hops)
     scores = torch.relu(q @ k.transpose(-2, -1) / q.shape[-1])  # [B, H, N, N]; 1/D, not 1/√D
     step = rho * (scores / (torch.linalg.matrix_norm(scores, keepdim=True) + eps))
-    y = step @ v
+    y: Tensor = step @ v
     if hops == "inf":
         return _resolvent(step, y)
     for _ in range(hops - 1):
@@ -51,7 +51,8 @@ def pure_attention(
 def _resolvent(step: Tensor, first_hop: Tensor) -> Tensor:
     solvable = torch.promote_types(step.dtype, torch.float32)  # LAPACK has no half precision
     system = torch.eye(step.shape[-1], dtype=solvable, device=step.device) - step.to(solvable)
-    return torch.linalg.solve(system, first_hop.to(solvable)).to(first_hop.dtype)
+    series: Tensor = torch.linalg.solve(system, first_hop.to(solvable))
+    return series.to(first_hop.dtype)
 
 
 def linear_attention(
@@ -59,8 +60,9 @@ def linear_attention(
 ) -> Tensor:
     """Pool the values by token centrality: one vector a head, the same for every token, in O(N).
 
-    Tokens weigh in by the energy `‖q_n‖`; each power iteration takes the weighted mean query, scores every key
-    by it, `s_n = relu(q̄·k_n)`, and normalises the scores into the next weights. One iteration is the authors' layer.
+    Tokens weigh in by the energy `‖q_n‖`; each power iteration takes the weighted mean query, scores every
+    key by it, `s_n = relu(q̄·k_n)`, and normalises the scores into the next weights. One iteration is the
+    authors' layer.
 
     Args: q, k, v: [B, H, N, D]. rho: 0-dim tensor or float in (0, 1). power_iterations: >= 1.
     Returns: [B, H, 1, D] in the dtype of v.
@@ -72,7 +74,8 @@ def linear_attention(
     for _ in range(power_iterations):
         mean_query = weights.transpose(-2, -1) @ q  # [B, H, 1, D]
         weights = _normalised(torch.relu(k @ mean_query.transpose(-2, -1)), eps)
-    return rho * (weights.transpose(-2, -1) @ v)
+    pooled: Tensor = weights.transpose(-2, -1) @ v  # [B, H, 1, D]
+    return rho * pooled
 
 
 def _normalised(scores: Tensor, eps: float) -> Tensor:
@@ -112,7 +115,7 @@ class _ProjectedAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)  # [B, N, E] -> [B, H, N, D]
+        return x.reshape(*x.shape[:-1], self.num_heads, -1).transpose(-3, -2)  # [B, N, E] -> [B, H, N, D]
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         raise NotImplementedError
@@ -121,14 +124,15 @@ class _ProjectedAttention(nn.Module):
         """Attend among the tokens of x: [B, N, E] -> [B, N, E], same dtype."""
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         merged = self._attend(q, k, v).transpose(-3, -2).flatten(-2)  # [B, N or 1, E]
-        return self.out_proj(merged).expand_as(x)
+        y: Tensor = self.out_proj(merged)
+        return y.expand_as(x)
 
 
 class InfSAAttention(_ProjectedAttention):
     """Infinite self-attention: variant "pure" (with hops) or "linear" (with power iterations).
 
-    Parameters: q_proj, k_proj, v_proj, out_proj (Linear E -> E with bias) and rho_logit (0-dim), whose sigmoid
-    is rho. The attribute and key names are those of the authors' module.
+    Parameters: q_proj, k_proj, v_proj, out_proj (Linear E -> E with bias) and rho_logit (0-dim), whose
+    sigmoid is rho. The attribute and key names are those of the authors' module.
     Raises: UsageError for another variant, for an embedding the heads do not divide, for hops or power
     iterations below 1, and for either of them on the variant that has no such number.
     """

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import pickle
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from infsa_deploy.errors import HostError, ModelError, UsageError
+from infsa_deploy.errors import HostError, ModelError
 from infsa_models import layout
+from infsa_models.architecture import agreed, infer_config, recorded_facts
 from infsa_models.attention import Hops
-from infsa_models.vit import ViT, ViTConfig
+from infsa_models.vit import ViT
 
-STANDARD_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16}
-VARIANT_NAMES = {"pure_infsa": "pure", "linear_infsa": "linear"}  # the authors' names -> ours
-NESTED_STATES = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-)  # where training scripts keep the weights in a .pt
-T = TypeVar("T")
+# Where training scripts keep the weights in a .pt.
+NESTED_STATES = ("state_dict", "model_state_dict", "model")
 
 
 def load_weights(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a .safetensors, .pt or .pth file, and what else the file says about them.
 
-    Nothing in the file is executed. Returns (state, metadata): tensors on the CPU as they are stored, and the
-    metadata with JSON values decoded.
-    Raises: ModelError when the file is missing, empty, truncated, of another kind, or a pickle that needs code.
+    Nothing in the file is executed.
+    Returns: (state, metadata): tensors on the CPU as they are stored; metadata with JSON values decoded.
+    Raises: ModelError for a file that is missing, empty, truncated, of another kind, or a pickle of code.
     """
     path = Path(path)
     if path.suffix not in (".safetensors", ".pt", ".pth"):
@@ -74,8 +67,8 @@ def _read_pickle(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ModelError(
             f"{path} is refused: reading it would run code",
             "it is a pickle of more than tensors, for example of a whole module",
-            "where you trust the file, convert it once: "
-            "safetensors.torch.save_file(torch.load(FILE, weights_only=False).state_dict(), 'model.safetensors')",
+            "if you trust the file, convert it once: safetensors.torch.save_file("
+            "torch.load('model.pt', weights_only=False).state_dict(), 'model.safetensors')",
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} is not a whole PyTorch checkpoint", _first_line(error)) from error
@@ -116,9 +109,9 @@ def load_vit(
     """Build the ViT a checkpoint was saved from, in float32 and eval mode.
 
     Read are our keys and those of torchvision's VisionTransformer, with its own softmax attention or with the
-    authors' modules in it. The sizes come from the tensors. What tensors cannot say comes from the file's metadata,
-    else from the arguments: variant (a file without rho_logit is softmax), num_heads (else what is usual for the
-    width) and grid, the (rows, columns) of patches it was trained on (else square).
+    authors' modules in it. The sizes come from the tensors. What tensors cannot say comes from the file's
+    metadata, else from the arguments: variant (a file without rho_logit is softmax), num_heads (else what is
+    usual for the width) and grid, the (rows, columns) of patches it was trained on (else square).
 
     Args: image_size: (height, width) to run at, if not the trained one; positions are interpolated.
         hops, power_iterations: chosen here, else recorded in the file, else 1.
@@ -126,112 +119,38 @@ def load_vit(
         is needed or contradicts the file.
     """
     state, metadata = load_weights(path)
-    recorded = _recorded(metadata)
-    torchvision = layout.is_torchvision(state)
-    if torchvision:
-        state = layout.from_torchvision(state)
-    config = _infer_config(path, state, recorded, torchvision, variant, num_heads, grid)
-    config = replace(
-        config,
-        hops=recorded.get("hops", 1) if hops is None else hops,
-        power_iterations=recorded.get("power_iterations", 1)
+    recorded = recorded_facts(path, metadata)
+    facts = {
+        **recorded,
+        "variant": agreed("variant", variant, recorded.get("variant")),
+        "num_heads": agreed("num_heads", num_heads, recorded.get("num_heads")),
+        "grid": grid,
+        "hops": recorded.get("hops", 1) if hops is None else hops,
+        "power_iterations": recorded.get("power_iterations", 1)
         if power_iterations is None
         else power_iterations,
-    )
+    }
+    spelled = layout.torchvision_name if layout.is_torchvision(state) else str
+    state = layout.in_our_names(state)
+    config = infer_config(str(path), state, facts, spelled)
     with torch.device("meta"):
         model = ViT(config)
     model.load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
-    model.requires_grad_(True).eval()
+    model.eval()
     return model if image_size is None else model.at_image_size(image_size)
 
 
-def _recorded(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What the metadata says about the architecture, in our terms."""
-    config = metadata.get("config")
-    recorded = {**metadata, **(config if isinstance(config, dict) else {})}
-    variant = recorded.get("variant")
-    recorded["variant"] = VARIANT_NAMES.get(variant, variant) if isinstance(variant, str) else None
-    recorded["depth"] = recorded.get("depth", recorded.get("num_layers"))
-    return recorded
+def load_into(model: ViT, path: str | os.PathLike[str]) -> None:
+    """Copy the weights of a file, in our or torchvision's keys, into a model that is already built.
 
-
-def _infer_config(
-    path: str | os.PathLike[str],
-    state: Mapping[str, Tensor],
-    recorded: Mapping[str, Any],
-    torchvision: bool,
-    variant: str | None,
-    num_heads: int | None,
-    grid: tuple[int, int] | None,
-) -> ViTConfig:
-    variant = _agreed("variant", variant, recorded["variant"])
-    has_rho = any(key.endswith(".rho_logit") for key in state) if variant is None else variant != "softmax"
-    shapes = layout.expected_shapes(recorded["depth"] or layout.depth_of(state), has_rho=has_rho)
-    if not set(shapes) & set(state):
-        raise ModelError(
-            f"{path} holds no ViT that we know",
-            f"its keys are {', '.join(sorted(state)[:5]) or 'none'}{', ...' if len(state) > 5 else ''}",
-        )
-    sizes = layout.solve_sizes(state, shapes)
-    solved = {
-        key: tuple(s if isinstance(s, int) else sizes.get(s, -1) for s in shape)
-        for key, shape in shapes.items()
-    }
-    _check_state(f"{path} does not fit", state, solved, layout.torchvision_name if torchvision else str)
-    if variant is None and has_rho:
-        raise UsageError(
-            f"{path} does not say which attention it was trained with",
-            "the weights of pure and linear have the same shapes",
-            "state the variant: pure or linear",
-        )
-    heads = _agreed("num_heads", num_heads, recorded.get("num_heads")) or STANDARD_HEADS.get(sizes["E"])
-    if heads is None:
-        raise UsageError(
-            f"{path} does not say how many attention heads it has",
-            f"shapes cannot tell, and a width of {sizes['E']} has no usual number",
-            "state num_heads",
-        )
-    rows, columns = _trained_grid(path, sizes["T"] - 1, sizes["P"], grid, recorded.get("image_size"))
-    return ViTConfig(
-        variant=variant or "softmax",
-        image_size=(rows * sizes["P"], columns * sizes["P"]),
-        patch_size=sizes["P"],
-        in_channels=sizes["C"],
-        embed_dim=sizes["E"],
-        depth=sum(key.endswith("norm1.weight") for key in shapes),
-        num_heads=heads,
-        mlp_dim=sizes["M"],
-        num_classes=sizes["K"],
-    )
-
-
-def _agreed(name: str, stated: T | None, recorded: T | None) -> T | None:
-    if stated is not None and recorded is not None and stated != recorded:
-        raise UsageError(
-            f"{name} {stated} contradicts the checkpoint", f"the file records {recorded}", f"leave out {name}"
-        )
-    return recorded if stated is None else stated
-
-
-def _trained_grid(
-    path: str | os.PathLike[str],
-    patches: int,
-    patch_size: int,
-    stated: tuple[int, int] | None,
-    image_size: Any,
-) -> tuple[int, int]:
-    if stated is None and image_size is not None:
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        stated = height // patch_size, width // patch_size
-    side = round(patches**0.5)
-    rows, columns = stated or (side, side)
-    if rows * columns != patches:
-        raise UsageError(
-            f"{path} has positions for {patches} patches, which are not a grid of {rows}x{columns}",
-            "positions cannot be placed without the grid they were trained on",
-            f"state a grid (rows, columns) of {patches} patches",
-        )
-    return rows, columns
+    Raises: ModelError when keys are missing, extra or misshapen (all are named); UsageError when the file
+        records another attention variant or number of heads, which shapes would not show.
+    """
+    state, metadata = load_weights(path)
+    recorded = recorded_facts(path, metadata)
+    for name in ("variant", "num_heads"):
+        agreed(name, getattr(model.config, name), recorded.get(name))
+    load_state(model, layout.in_our_names(state))
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -240,41 +159,8 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     Raises: ModelError naming all keys that are missing, extra or misshapen; the model is then left as it was.
     """
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    _check_state("the weights do not fit the model", state, shapes)
+    layout.check_state("the weights do not fit the model", state, shapes)
     model.load_state_dict(state)
-
-
-def _check_state(
-    what: str, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], spelled: Any = str
-) -> None:
-    """Raise ModelError unless keys and shapes agree; -1 is a size unknown, `spelled` names keys as the file does."""
-    missing = {spelled(key): key for key in sorted(set(shapes) - set(state))}
-    extra = {spelled(key): key for key in sorted(set(state) - set(shapes))}
-    lines = [f"missing: {name}{_nearest(name, extra, 'the file has')}" for name in missing]
-    lines += [
-        f"extra: {name}{_nearest(name, missing or map(spelled, shapes), 'did it mean')}" for name in extra
-    ]
-    for key in sorted(set(shapes) & set(state)):
-        tensor, shape = state[key], shapes[key]
-        fits = tensor.ndim == len(shape) and all(
-            want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
-        )
-        if not (fits and tensor.is_floating_point()):
-            wanted = str(list(shape)).replace("-1", "any")
-            lines.append(
-                f"misshapen: {spelled(key)} is {tensor.dtype} {list(tensor.shape)}, expected {wanted} of floats"
-            )
-    if lines:
-        raise ModelError(
-            what,
-            "\n       ".join(lines),
-            "rename or reshape these keys, or state the right model for the file",
-        )
-
-
-def _nearest(name: str, others: Any, label: str) -> str:
-    near = difflib.get_close_matches(name, list(others), n=1, cutoff=0.7)
-    return f" ({label} {near[0]}?)" if near else ""
 
 
 def save_vit(model: ViT, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:

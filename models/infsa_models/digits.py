@@ -1,11 +1,12 @@
 """The digits task: find the one upright handwritten digit among scrambled ones, and say which it is.
 
-An image is 64x64 pixels, 8x8 cells of 8x8. One random cell holds a digit, about twenty others a digit whose pixels
-are shuffled, and noise lies over all. The source digits (`digits_source.npz`: images [1797, 8, 8] of 0..16, labels
-[1797]) are the test set of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UCI Machine
-Learning Repository, https://doi.org/10.24432/C50P49, licensed CC BY 4.0, as scikit-learn ships it.
-Everything drawn is a whole number from `numpy.random.RandomState`, whose streams numpy keeps for ever, so an image
-set is the same on every machine and is exactly what an 8-bit PNG of it holds.
+An image is 64x64 pixels, 8x8 cells of 8x8. One random cell holds a digit, about twenty others a digit whose
+pixels are shuffled, and noise lies over all. The source digits (`digits_source.npz`: images [1797, 8, 8] of
+0..16, labels [1797]) are the test set of "Optical Recognition of Handwritten Digits", E. Alpaydin and
+C. Kaynak, UCI Machine Learning Repository, https://doi.org/10.24432/C50P49, licensed CC BY 4.0, as
+scikit-learn ships it.
+Everything drawn is a whole number from `numpy.random.RandomState`, whose streams numpy keeps for ever, so an
+image set is the same on every machine and is exactly what an 8-bit PNG of it holds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DigitImages:
-    """images: [count, 64, 64] uint8; labels: [count] int64; boxes: [count, 4] int64, x0 y0 x1 y1 in pixels."""
+    """images: [count, 64, 64] uint8; labels: [count] int64; boxes: [count, 4] int64, pixels x0 y0 x1 y1."""
 
     images: UInt8
     labels: Int64
@@ -62,7 +63,7 @@ def source_split() -> dict[str, Int64]:
     }
 
 
-def test_set(count: int = 1000) -> DigitImages:
+def test_set(count: int = 1000) -> DigitImages:  # noqa: PT028 - not a test
     """The first `count` test images; their digits, scrambled ones included, are in no training image."""
     return _draw_set(np.random.RandomState(TEST_SEED), "test", count)
 
@@ -81,9 +82,10 @@ def train_batch(rng: np.random.RandomState, size: int) -> DigitImages:
 
 
 def normalize(images: UInt8) -> npt.NDArray[np.float32]:
-    """Model input from images: [count, 64, 64] uint8 -> [count, 1, 64, 64] float32, (pixel/255 - mean)/std."""
-    scaled = images.astype(np.float32) / np.float32(255.0)
-    return ((scaled - np.float32(MEAN)) / np.float32(STD))[:, None]
+    """Model input: [count, 64, 64] uint8 -> [count, 1, 64, 64] float32, (pixel/255 - mean)/std."""
+    scaled = images[:, None].astype(np.float32) / np.float32(255.0)
+    normalized: npt.NDArray[np.float32] = (scaled - np.float32(MEAN)) / np.float32(STD)
+    return normalized
 
 
 def _draw_set(rng: np.random.RandomState, part: str, count: int, *, shifts: bool = False) -> DigitImages:

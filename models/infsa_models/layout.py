@@ -1,15 +1,18 @@
-"""What a checkpoint of a ViT holds: key names, shapes in symbols, torchvision's names, and the sizes they imply.
+"""What a checkpoint of a ViT holds: key names, shapes in symbols, torchvision's names, sizes they imply.
 
 Symbols: E embedding, M hidden width of the MLP, C channels, P patch, T tokens, K classes.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torch import Tensor
+
+from infsa_deploy.errors import ModelError
 
 Shape = tuple[int | str, ...]
 
@@ -68,8 +71,10 @@ def is_torchvision(state: Mapping[str, Tensor]) -> bool:
     return any(key.startswith(("encoder.", "conv_proj.")) for key in state)
 
 
-def from_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def in_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors under our names, packed q, k, v split in three; unknown keys are kept as they are."""
+    if not is_torchvision(state):
+        return dict(state)
     renamed: dict[str, Tensor] = {}
     for key, tensor in state.items():
         for our_key, part in _unpacked(our_name(key), tensor):
@@ -107,7 +112,7 @@ def _unpacked(key: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield key, tensor
         return
     for name, part in zip("qkv", tensor.chunk(3), strict=True):
-        yield f"{stem}.{name}_proj.{kind}", part.contiguous()
+        yield f"{stem}.{name}_proj.{kind}", part.clone()
 
 
 def depth_of(state: Mapping[str, Tensor]) -> int:
@@ -118,7 +123,7 @@ def depth_of(state: Mapping[str, Tensor]) -> int:
 
 
 def solve_sizes(state: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The value of each symbol, by vote of all tensors that show it, so that one misshapen tensor stands out."""
+    """The value of each symbol, by vote of all tensors that show it, so that one misfit stands out."""
     votes: dict[str, Counter[int]] = {}
     for key, shape in shapes.items():
         if key in state and state[key].ndim == len(shape):
@@ -126,3 +131,49 @@ def solve_sizes(state: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> dic
                 if isinstance(symbol, str):
                     votes.setdefault(symbol, Counter())[size] += 1
     return {symbol: counter.most_common(1)[0][0] for symbol, counter in votes.items()}
+
+
+def with_sizes(shapes: Mapping[str, Shape], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shapes with their symbols replaced by sizes; -1 where no tensor showed one."""
+    return {
+        key: tuple(part if isinstance(part, int) else sizes.get(part, -1) for part in shape)
+        for key, shape in shapes.items()
+    }
+
+
+def check_state(
+    what: str,
+    state: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    spelled: Callable[[str], str] = str,
+) -> None:
+    """Raise ModelError, naming all keys that are missing, extra or misshapen, unless state has these shapes.
+
+    A size of -1 fits any. `spelled` turns our name of a key into the one the file uses.
+    """
+    missing = {spelled(key): key for key in sorted(set(shapes) - set(state))}
+    extra = {spelled(key): key for key in sorted(set(state) - set(shapes))}
+    lines = [f"missing: {name}{_nearest(name, extra, 'the file has')}" for name in missing]
+    lines += [
+        f"extra: {name}{_nearest(name, missing or map(spelled, shapes), 'did it mean')}" for name in extra
+    ]
+    for key in sorted(set(shapes) & set(state)):
+        tensor, shape = state[key], shapes[key]
+        fits = tensor.ndim == len(shape) and all(
+            want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
+        )
+        if not (fits and tensor.is_floating_point()):
+            wanted = str(list(shape)).replace("-1", "any")
+            found = f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+            lines.append(f"misshapen: {spelled(key)} is {found}, expected {wanted} of floats")
+    if lines:
+        raise ModelError(
+            what,
+            "\n       ".join(lines),
+            "rename or reshape these keys, or state the right model for the file",
+        )
+
+
+def _nearest(name: str, others: Iterable[str], label: str) -> str:
+    near = difflib.get_close_matches(name, list(others), n=1, cutoff=0.7)
+    return f" ({label} {near[0]}?)" if near else ""

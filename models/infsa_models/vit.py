@@ -87,13 +87,8 @@ def check_image_size(image_size: tuple[int, int], patch_size: int) -> None:
     """Raise UsageError naming the nearest sizes that fit unless patches tile the image."""
     if all(side > 0 and side % patch_size == 0 for side in image_size):
         return
-    below, above = (
-        tuple(max(patch_size, rounded(side)) for side in image_size)
-        for rounded in (
-            lambda side: side // patch_size * patch_size,
-            lambda side: -(-side // patch_size) * patch_size,
-        )
-    )
+    below = tuple(max(patch_size, side // patch_size * patch_size) for side in image_size)
+    above = tuple(max(patch_size, -(-side // patch_size) * patch_size) for side in image_size)
     nearest = " or ".join(f"{height}x{width}" for height, width in dict.fromkeys((below, above)))
     raise UsageError(
         f"image size {image_size[0]}x{image_size[1]} (height x width) does not fit",
@@ -113,7 +108,7 @@ def resize_positions(
     if from_grid == to_grid:
         return position_embedding
     class_position, patch_positions = position_embedding[:, :1], position_embedding[:, 1:]
-    image = patch_positions.unflatten(1, from_grid).permute(0, 3, 1, 2)  # [1, E, rows, columns]
+    image = patch_positions.reshape(1, *from_grid, -1).permute(0, 3, 1, 2)  # [1, E, rows, columns]
     image = image.to(torch.promote_types(image.dtype, torch.float32))
     resized = F.interpolate(image, size=to_grid, mode="bicubic", align_corners=False, antialias=False)
     patches = resized.flatten(2).transpose(1, 2).to(position_embedding.dtype)
@@ -130,7 +125,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, E] -> [B, N, E]."""
-        return self.contract(F.gelu(self.expand(x)))
+        y: Tensor = self.contract(F.gelu(self.expand(x)))
+        return y
 
 
 class Block(nn.Module):
@@ -146,7 +142,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, N, E] -> [B, N, E]."""
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        y: Tensor = x + self.mlp(self.norm2(x))
+        return y
 
 
 def _attention(config: ViTConfig) -> nn.Module:
@@ -189,7 +186,8 @@ class ViT(nn.Module):
         x = x + self.position_embedding
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)[:, 0])
+        logits: Tensor = self.head(self.norm(x)[:, 0])
+        return logits
 
     def at_image_size(self, image_size: tuple[int, int]) -> ViT:
         """A copy of the model for another (height, width), its position table interpolated once, here.

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from infsa_deploy.errors import UsageError
-from infsa_models import digits, layout
-from infsa_models.attention import Hops, check_depth_of_series
-from infsa_models.checkpoint import load_state, load_weights
+from infsa_models import digits
+from infsa_models.attention import Hops
+from infsa_models.checkpoint import load_into
 from infsa_models.vit import ViT, ViTConfig
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
@@ -24,8 +24,8 @@ UNTRAINED_SEED = 2603
 class ZooEntry:
     """One model: architecture, weights (None: untrained, from a fixed seed), and how to read and name things.
 
-    mean and std are per channel, of pixels scaled to [0, 1]. An image is resized so that its shorter side is the
-    model's divided by crop_fraction, then cropped at the centre.
+    mean and std are per channel, of pixels scaled to [0, 1]. An image is resized so that its shorter side is
+    the model's divided by crop_fraction, then cropped at the centre.
     """
 
     config: ViTConfig
@@ -117,24 +117,23 @@ def build(
     power_iterations: int | None = None,
     weights: str | os.PathLike[str] | None = None,
 ) -> ViT:
-    """Build a model of the zoo in float32 and eval mode, with its own weights or those of a file that fits it.
+    """Build a model of the zoo in float32 and eval mode, with its own weights or those of a fitting file.
 
     Untrained models are drawn from a fixed seed, so the same name always gives the same weights.
 
-    Args: image_size: (height, width) to run at; positions are interpolated. hops, power_iterations: see attention.
-    Raises: UsageError for an unknown name, an impossible size or number; ModelError when the weights do not fit.
+    Args: image_size: (height, width) to run at; positions are interpolated.
+        hops, power_iterations: of the attention, if not 1.
+    Raises: UsageError for an unknown name, an impossible size or number; ModelError for unfitting weights.
     """
     chosen = entry(name)
     config = chosen.config
     hops = config.hops if hops is None else hops
     power_iterations = config.power_iterations if power_iterations is None else power_iterations
-    check_depth_of_series(config.variant, hops, power_iterations)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(UNTRAINED_SEED)
         model = ViT(replace(config, hops=hops, power_iterations=power_iterations)).eval()
     if weights is None and chosen.weights is not None:
         weights = WEIGHTS_FOLDER / chosen.weights
     if weights is not None:
-        state, _ = load_weights(weights)
-        load_state(model, layout.from_torchvision(state) if layout.is_torchvision(state) else state)
+        load_into(model, weights)
     return model if image_size is None else model.at_image_size(image_size)
