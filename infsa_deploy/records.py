@@ -8,9 +8,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import ModelError
 
 METADATA_KEY = "infsa_deploy"
 
@@ -154,6 +156,20 @@ def to_json(record: Any, *, indent: int | None = 2) -> str:
 def from_json(kind: type[R], text: str) -> R:
     """Read a record of type `kind` back; ValueError, KeyError or TypeError when the text is no such record."""
     return typing.cast(R, _decode(kind, json.loads(text)))
+
+
+def read_metadata(properties: Mapping[str, str], path: str | Path) -> ModelMetadata:
+    """The metadata among a model's properties; ModelError when there is none, or none we can read."""
+    if METADATA_KEY not in properties:
+        raise ModelError(
+            f"{path} was not written by infsa-deploy.",
+            f"its metadata has no {METADATA_KEY!r} entry.",
+            "export the PyTorch model with infsa-deploy export.",
+        )
+    try:
+        return from_json(ModelMetadata, properties[METADATA_KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"the metadata of {path} cannot be read.", str(error), "export it again.") from error
 
 
 def _decode(kind: Any, value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from infsa_models.attention import InfSAAttention, hops_for_tolerance
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from infsa_deploy.errors import ModelError
 
@@ -27,6 +27,15 @@ class FoldedLinearAttention(nn.Module):
     when `broadcast` is False, else [B, N, E].
     """
 
+    q_proj: nn.Linear
+    out_proj: nn.Linear
+    wq: Tensor
+    wk: Tensor
+    wv: Tensor
+    bq: Tensor
+    bk: Tensor
+    bv: Tensor
+
     def __init__(self, attention: nn.Module, *, broadcast: bool = False) -> None:
         super().__init__()
         weights, biases = _projections(attention)
@@ -35,7 +44,7 @@ class FoldedLinearAttention(nn.Module):
         H, D = self.heads, weights["q_proj"].shape[0] // self.heads
         self.power_iterations = int(getattr(attention, "power_iterations", 1))
         rho = torch.sigmoid(attention.rho_logit.detach().double())  # type: ignore[operator]
-        self.q_proj, self.out_proj = attention.q_proj, attention.out_proj
+        self.q_proj, self.out_proj = attention.q_proj, attention.out_proj  # type: ignore[assignment]
         wide = {name: weight.double() for name, weight in weights.items()}
         by_head = {name: wide[name].view(H, D, E) for name in ("q_proj", "k_proj", "v_proj")}
         dtype = weights["q_proj"].dtype
@@ -63,7 +72,7 @@ class FoldedLinearAttention(nn.Module):
         return y.expand(B, N, E) if self.broadcast else y
 
     @staticmethod
-    def _project(pooled: Tensor, mass: Tensor, weight: Any, bias: Any) -> Tensor:
+    def _project(pooled: Tensor, mass: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Project a pooled token a head; the bias weighs as much as the tokens did: [B H E] -> [H B D]."""
         projected: Tensor = pooled.transpose(0, 1) @ weight + mass.transpose(0, 1).unsqueeze(-1) * bias
         return projected
@@ -72,20 +81,24 @@ class FoldedLinearAttention(nn.Module):
 class PackedPureAttention(nn.Module):
     """Pure InfSA with one qkv product: x [B, N, E] -> y [B, N, E]."""
 
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    out_proj: nn.Linear
+
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
         weights, biases = _projections(attention)
         packed = ("q_proj", "k_proj", "v_proj")
         self.register_buffer("qkv_weight", torch.cat([weights[name] for name in packed]))
         self.register_buffer("qkv_bias", torch.cat([biases[name] for name in packed]))
-        self.out_proj = attention.out_proj
+        self.out_proj = attention.out_proj  # type: ignore[assignment]
         self.heads = int(attention.num_heads)  # type: ignore[arg-type]
         self.rho = float(torch.sigmoid(attention.rho_logit.detach().double()))  # type: ignore[operator]
         hops = getattr(attention, "hops", 1)
         self.hops = hops_for_tolerance(self.rho) if hops == "inf" else int(hops)
 
     def forward(self, x: Tensor) -> Tensor:
-        qkv = F.linear(x, self.qkv_weight, self.qkv_bias)  # type: ignore[arg-type]  # B N 3HD
+        qkv = F.linear(x, self.qkv_weight, self.qkv_bias)  # B N 3HD
         y: Tensor = self.out_proj(torch.ops.infsa.neumann_attention(qkv, self.heads, self.rho, self.hops, EPS))
         return y
 

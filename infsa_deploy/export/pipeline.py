@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import onnx_ir as ir
 import torch
 from infsa_models.checkpoint import weights_hash
 from torch import nn
 
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.attach_ops import attach_ops
+from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
-from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
 from infsa_deploy.export.trace import trace
 from infsa_deploy.records import ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
-
-PIPELINE: tuple[Callable[[ir.Model], ir.Model], ...] = (fold_constants, attach_ops)
 
 
 def export_reference(reference: Reference, path: Path, config: ExportConfig | None = None) -> ModelMetadata:
@@ -81,9 +77,7 @@ def export_module(
     return _export(reference, example_inputs, Path(path), config or ExportConfig())
 
 
-def _export(
-    reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig
-) -> ModelMetadata:
+def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ModelMetadata:
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
     model = trace(module, examples, static_batch=config.static_batch)
     for transform in PIPELINE:

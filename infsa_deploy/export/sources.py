@@ -139,9 +139,13 @@ def _call_factory(spec: str) -> nn.Module:
     except DeployError:
         raise
     except ModuleNotFoundError as error:
-        raise UsageError(f"--module {spec}: {error}.", "", "check the name, or run where it can be imported.") from error
+        raise UsageError(
+            f"--module {spec}: {error}.", "", "check the name, or run where it can be imported."
+        ) from error
     except Exception as error:
-        raise ModelError(f"--module {spec} failed.", f"{type(error).__name__}: {error}", "call it in Python.") from error
+        raise ModelError(
+            f"--module {spec} failed.", f"{type(error).__name__}: {error}", "call it in Python."
+        ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(f"--module {spec} returned {_describe(module)}.", "", "return an nn.Module.")
     return module.eval()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import written_whole
-from infsa_deploy.records import METADATA_KEY, ModelMetadata, from_json, to_json
+from infsa_deploy.records import METADATA_KEY, ModelMetadata, read_metadata, to_json
 
 EXTERNAL_DATA_FROM = 1_900_000_000  # bytes of weights; a protobuf file ends at 2 GiB
 
@@ -50,20 +50,6 @@ def load_model(path: Path) -> tuple[ir.Model, ModelMetadata]:
         reason = f"{type(error).__name__}: {error}"
         raise ModelError(f"{path} is no ONNX model, or a truncated one.", reason, "export it again.") from error
     return model, read_metadata(model.metadata_props, path)
-
-
-def read_metadata(properties: dict[str, str], path: Path) -> ModelMetadata:
-    """The metadata among a model's properties; ModelError when there is none, or none we can read."""
-    if METADATA_KEY not in properties:
-        raise ModelError(
-            f"{path} was not written by infsa-deploy.",
-            f"its metadata has no {METADATA_KEY!r} entry.",
-            "export the PyTorch model with infsa-deploy export.",
-        )
-    try:
-        return from_json(ModelMetadata, properties[METADATA_KEY])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"the metadata of {path} cannot be read.", str(error), "export it again.") from error
 
 
 def weights_bytes(model: ir.Model) -> int:
