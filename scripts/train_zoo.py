@@ -38,9 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variants", nargs="*", default=["linear", "pure", "softmax"])
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument(
-        "--validate-only", action="store_true", help="report validation accuracy, write nothing"
-    )
+    parser.add_argument("--validate-only", action="store_true", help="report validation accuracy, write nothing")
     parser.add_argument("--samples", action="store_true", help="write the sample images and stop")
     args = parser.parse_args()
     if args.samples:

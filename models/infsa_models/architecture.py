@@ -44,8 +44,7 @@ FACTS: dict[str, Callable[[Any], bool]] = {
     "depth": _is_count,
     "num_heads": _is_count,
     "image_size": lambda value: (
-        _is_count(value)
-        or (isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_count, value)))
+        _is_count(value) or (isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_count, value)))
     ),
     "hops": lambda value: value == "inf" or _is_count(value),
     "power_iterations": _is_count,
@@ -66,9 +65,7 @@ def infer_config(
     shapes = layout.expected_shapes(min(depth, len(state)), has_rho=has_rho)
     if not set(shapes) & set(state):
         shown = ", ".join([*sorted(state)[:5], *(["..."] if len(state) > 5 else [])])
-        raise ModelError(
-            f"{path} holds no ViT that we know", f"its keys are {shown}" if state else "it is empty"
-        )
+        raise ModelError(f"{path} holds no ViT that we know", f"its keys are {shown}" if state else "it is empty")
     sizes = layout.solve_sizes(state, shapes)
     layout.check_state(f"{path} does not fit", state, layout.with_sizes(shapes, sizes), spelled)
     if variant is None and has_rho:

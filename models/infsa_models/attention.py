@@ -22,9 +22,7 @@ EPS = 1e-6
 INITIAL_RHO = 0.95
 
 
-def pure_attention(
-    q: Tensor, k: Tensor, v: Tensor, rho: Tensor | float, hops: Hops = 1, eps: float = EPS
-) -> Tensor:
+def pure_attention(q: Tensor, k: Tensor, v: Tensor, rho: Tensor | float, hops: Hops = 1, eps: float = EPS) -> Tensor:
     """Sum `rho^t Â^t v` over t = 1..hops, with `Â = relu(q kᵀ / D) / (its Frobenius norm + eps)`.
 
     One hop is the authors' layer; more hops are the truncated Neumann series, and "inf" is the whole series,
@@ -137,9 +135,7 @@ class InfSAAttention(_ProjectedAttention):
     iterations below 1, and for either of them on the variant that has no such number.
     """
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, variant: str, hops: Hops = 1, power_iterations: int = 1
-    ) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, variant: str, hops: Hops = 1, power_iterations: int = 1) -> None:
         super().__init__(embed_dim, num_heads)
         check_variant(variant, VARIANTS[:2])
         check_depth_of_series(variant, hops, power_iterations)

@@ -53,9 +53,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{path} is not a whole safetensors file", str(error), "download or save it again"
-        ) from error
+        raise ModelError(f"{path} is not a whole safetensors file", str(error), "download or save it again") from error
 
 
 def _read_pickle(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -77,9 +75,7 @@ def _read_pickle(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     nested = next((key for key in NESTED_STATES if isinstance(loaded.get(key), Mapping)), None)
     state = loaded if nested is None else loaded[nested]
     metadata = {} if nested is None else {key: value for key, value in loaded.items() if key != nested}
-    tensors = {
-        str(key).removeprefix("module."): value for key, value in state.items() if isinstance(value, Tensor)
-    }
+    tensors = {str(key).removeprefix("module."): value for key, value in state.items() if isinstance(value, Tensor)}
     return tensors, metadata
 
 
@@ -126,9 +122,7 @@ def load_vit(
         "num_heads": agreed("num_heads", num_heads, recorded.get("num_heads")),
         "grid": grid,
         "hops": recorded.get("hops", 1) if hops is None else hops,
-        "power_iterations": recorded.get("power_iterations", 1)
-        if power_iterations is None
-        else power_iterations,
+        "power_iterations": recorded.get("power_iterations", 1) if power_iterations is None else power_iterations,
     }
     spelled = layout.torchvision_name if layout.is_torchvision(state) else str
     state = layout.in_our_names(state)
@@ -170,17 +164,13 @@ def save_vit(model: ViT, path: str | os.PathLike[str], metadata: Mapping[str, st
     """
     path = Path(path)
     state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
-    content = safetensors.torch.save(
-        state, {**(metadata or {}), "config": json.dumps(model.config.to_dict())}
-    )
+    content = safetensors.torch.save(state, {**(metadata or {}), "config": json.dumps(model.config.to_dict())})
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.write_bytes(content)
         os.replace(partial, path)
     except OSError as error:
-        raise HostError(
-            f"{path} cannot be written", str(error), "choose a folder you may write to"
-        ) from error
+        raise HostError(f"{path} cannot be written", str(error), "choose a folder you may write to") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -154,9 +154,7 @@ def check_state(
     missing = {spelled(key): key for key in sorted(set(shapes) - set(state))}
     extra = {spelled(key): key for key in sorted(set(state) - set(shapes))}
     lines = [f"missing: {name}{_nearest(name, extra, 'the file has')}" for name in missing]
-    lines += [
-        f"extra: {name}{_nearest(name, missing or map(spelled, shapes), 'did it mean')}" for name in extra
-    ]
+    lines += [f"extra: {name}{_nearest(name, missing or map(spelled, shapes), 'did it mean')}" for name in extra]
     for key in sorted(set(shapes) & set(state)):
         tensor, shape = state[key], shapes[key]
         fits = tensor.ndim == len(shape) and all(

@@ -76,9 +76,7 @@ class ViTConfig:
         required = known - {"hops", "power_iterations"}
         wrong = sorted((required - set(values)) | (set(values) - known))
         if wrong:
-            raise ModelError(
-                "the model configuration cannot be read", f"missing or unknown: {', '.join(wrong)}"
-            )
+            raise ModelError("the model configuration cannot be read", f"missing or unknown: {', '.join(wrong)}")
         height, width = values["image_size"]
         return cls(**{**values, "image_size": (height, width)})
 
@@ -97,9 +95,7 @@ def check_image_size(image_size: tuple[int, int], patch_size: int) -> None:
     )
 
 
-def resize_positions(
-    position_embedding: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]
-) -> Tensor:
+def resize_positions(position_embedding: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]) -> Tensor:
     """Interpolate learned positions to another patch grid, bicubically; the class token's stays as it is.
 
     Args: position_embedding: [1, 1 + rows·columns of from_grid, E]. Grids: (rows, columns).
@@ -149,9 +145,7 @@ class Block(nn.Module):
 def _attention(config: ViTConfig) -> nn.Module:
     if config.variant == "softmax":
         return SoftmaxAttention(config.embed_dim, config.num_heads)
-    return InfSAAttention(
-        config.embed_dim, config.num_heads, config.variant, config.hops, config.power_iterations
-    )
+    return InfSAAttention(config.embed_dim, config.num_heads, config.variant, config.hops, config.power_iterations)
 
 
 class ViT(nn.Module):
@@ -198,8 +192,6 @@ class ViT(nn.Module):
         resized = copy.deepcopy(self)
         with torch.no_grad():
             table = resize_positions(self.position_embedding, self.config.grid, config.grid)
-        resized.position_embedding = nn.Parameter(
-            table.clone(), requires_grad=self.position_embedding.requires_grad
-        )
+        resized.position_embedding = nn.Parameter(table.clone(), requires_grad=self.position_embedding.requires_grad)
         resized.config = config
         return resized
