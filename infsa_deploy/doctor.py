@@ -59,9 +59,7 @@ def _onnxruntime() -> Iterator[CheckResult]:
 
         yield CheckResult("onnxruntime", "ok", f"{listed}: {', '.join(onnxruntime.get_available_providers())}")
     except Exception as error:  # a damaged install fails in many ways
-        yield CheckResult(
-            "onnxruntime", "problem", f"{listed} does not import: {error}", "pip install --force-reinstall"
-        )
+        yield CheckResult("onnxruntime", "problem", f"{listed} does not import: {error}", f"reinstall {listed}")
 
 
 def _tensorrt() -> Iterator[CheckResult]:

@@ -126,11 +126,11 @@ def _compare(
         for name, kept in outputs.items():
             kept.append((wide[name], narrow[name], found[name]))
     for name, kept in outputs.items():
-        wide, narrow, found = (np.concatenate(parts).astype(np.float64) for parts in zip(*kept, strict=True))
-        yield _comparison(name, kind, wide, narrow, found, EPSILON[dtype])
+        arrays = (np.concatenate(parts).astype(np.float64) for parts in zip(*kept, strict=True))
+        yield _comparison(name, kind, *arrays, epsilon=EPSILON[dtype])
 
 
-def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, epsilon: float) -> OutputComparison:
+def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, *, epsilon: float) -> OutputComparison:
     images = len(exact)
     scale = float(np.abs(exact).max())
     error, eager_error = float(np.abs(found - exact).max()), float(np.abs(eager - exact).max())

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from infsa_deploy.config import Hops, parse_hops, parse_image_size
+from infsa_deploy.config import parse_hops, parse_image_size
 from infsa_deploy.errors import UsageError
 
 FILE = click.Path(path_type=Path)
 
 
-class _Parsed(click.ParamType):
+class _Parsed(click.ParamType[Any]):
     """A parameter read by one of our own parsers, whose UsageError becomes click's."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -29,10 +29,8 @@ class _Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-IMAGE_SIZE: click.ParamType = _Parsed("H[xW]", parse_image_size)
-HOPS: click.ParamType = _Parsed("T|inf", parse_hops)
+IMAGE_SIZE: click.ParamType[Any] = _Parsed("H[xW]", parse_image_size)
+HOPS: click.ParamType[Any] = _Parsed("T|inf", parse_hops)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: all cores).")
-
-__all__ = ["FILE", "HOPS", "IMAGE_SIZE", "Hops", "json_option", "threads_option"]

@@ -50,9 +50,7 @@ def _per_channel(option: str, values: Sequence[float], channels: int) -> tuple[f
         return tuple(values)
     if len(values) == 1:
         return (values[0],) * channels
-    raise UsageError(
-        f"{option} has {len(values)} values.", f"the model has {channels} channels.", "give one a channel."
-    )
+    raise UsageError(f"{option} has {len(values)} values.", f"the model has {channels} channels.", "give one each.")
 
 
 def _read_classes(path: Path, count: int) -> tuple[str, ...]:

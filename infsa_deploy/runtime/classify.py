@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from infsa_deploy.records import Prediction
 from infsa_deploy.runtime.images import load_batch
 from infsa_deploy.runtime.ort import OrtSession
+
+Logits = npt.NDArray[np.float64]
 
 BATCH_PIXELS = 64 * 224 * 224  # images share a call up to this many pixels, then a new one starts
 
@@ -37,6 +40,7 @@ def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) ->
     return predictions
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    powers: np.ndarray = np.exp(logits - logits.max(axis=1, keepdims=True))  # type: ignore[type-arg]
-    return powers / powers.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
+def _softmax(logits: Logits) -> Logits:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: Logits = powers / powers.sum(axis=1, keepdims=True)
+    return normalised

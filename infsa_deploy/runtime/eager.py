@@ -31,8 +31,10 @@ class EagerSession:
         self._dtype = DTYPES[dtype]
         self._wide = torch.float64 if dtype == "fp64" else torch.float32
         name = next(iter(inspect.signature(module.forward).parameters))
-        self.inputs = (TensorInfo(name, ("batch", image.channels, image.height, image.width), "float32"),)
-        self.outputs = (TensorInfo("logits", ("batch", "classes"), str(self._wide).removeprefix("torch.")),)
+        shape = ("batch", image.channels, image.height, image.width)
+        wide = str(self._wide).removeprefix("torch.")
+        self.inputs: tuple[TensorInfo, ...] = (TensorInfo(name, shape, "float32"),)
+        self.outputs: tuple[TensorInfo, ...] = (TensorInfo("logits", ("batch", "classes"), wide),)
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Run the module without gradients."""

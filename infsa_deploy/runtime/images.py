@@ -99,7 +99,7 @@ def _read_array(path: Path) -> Pixels:
 
 
 def _to_unit(values: npt.NDArray[Any], full_scale: int, path: Path) -> Pixels:
-    pixels = values.astype(np.float32) / np.float32(full_scale)
+    pixels: Pixels = values.astype(np.float32) / np.float32(full_scale)
     if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
         raise ModelError(
             f"{path} has values outside its range.",
