@@ -37,13 +37,19 @@ def pure_attention(q: Tensor, k: Tensor, v: Tensor, rho: Tensor | float, hops: H
     """
     check_hops(hops)
     scores = torch.relu(q @ k.transpose(-2, -1) / q.shape[-1])  # [B, H, N, N]; 1/D, not 1/√D
-    step = rho * (scores / (torch.linalg.matrix_norm(scores, keepdim=True) + eps))
+    step = rho * (scores / (_frobenius_norm(scores) + eps))
     y: Tensor = step @ v
     if hops == "inf":
         return _resolvent(step, y)
     for _ in range(hops - 1):
         y = step @ (v + y)
     return y
+
+
+def _frobenius_norm(matrix: Tensor) -> Tensor:
+    """[..., N, N] -> [..., 1, 1]; the norm of the row norms, as one float32 sum of N² terms loses digits."""
+    rows = torch.linalg.vector_norm(matrix, dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
 
 
 def _resolvent(step: Tensor, first_hop: Tensor) -> Tensor:
