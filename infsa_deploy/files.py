@@ -24,12 +24,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         UsageError: the folder of `path` does not exist, or `path` is a folder.
         HostError: the folder is read-only, or the disk is full.
     """
-    folder = path.parent
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}.", f"the folder {folder} does not exist.", f"mkdir -p {folder}")
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}.", "it is a folder.", "give a file name with -o.")
-    scratch = None
+    check_target(path)
+    folder, scratch = path.parent, None
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=folder))
         yield scratch / path.name
@@ -40,6 +36,15 @@ def written_whole(path: Path) -> Iterator[Path]:
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_target(path: Path) -> None:
+    """Raise UsageError if `path` cannot become a file; worth asking before the work whose result goes there."""
+    if not path.parent.is_dir():
+        folder = path.parent
+        raise UsageError(f"cannot write {path}.", f"the folder {folder} does not exist.", f"mkdir -p {folder}")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}.", "it is a folder.", "give a file name with -o.")
 
 
 def _unwritable(path: Path, error: OSError) -> DeployError:

@@ -175,6 +175,8 @@ def read_metadata(properties: Mapping[str, str], path: str | Path) -> ModelMetad
 def _decode(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise TypeError(f"{kind.__name__} is an object, not {type(value).__name__}")
         hints = typing.get_type_hints(kind)
         return kind(**{name: _decode(hints[name], item) for name, item in value.items()})
     if origin is tuple:

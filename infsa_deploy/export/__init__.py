@@ -14,9 +14,11 @@ import onnx_ir as ir
 
 from infsa_deploy.export.attach_ops import attach_ops
 from infsa_deploy.export.fold_constants import fold_constants
+from infsa_deploy.export.strip_provenance import strip_provenance
 
 PIPELINE: tuple[Callable[[ir.Model], ir.Model], ...] = (
     fold_constants,
+    strip_provenance,
     attach_ops,
 )
 

@@ -16,6 +16,7 @@ from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_r
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
 from infsa_deploy.export.trace import trace
+from infsa_deploy.files import check_target
 from infsa_deploy.records import ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
 
@@ -78,6 +79,7 @@ def export_module(
 
 
 def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ModelMetadata:
+    check_target(path)
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
     model = trace(module, examples, static_batch=config.static_batch)
     for transform in PIPELINE:

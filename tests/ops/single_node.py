@@ -26,9 +26,7 @@ def run_body(op: Op, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str
     names = [spec.name for spec in op.contract.inputs]
     outputs = [spec.name for spec in op.contract.outputs]
     nodes = [helper.make_node("Cast", [f"{name}_in"], [name], to=kind) for name in names]
-    nodes.append(
-        helper.make_node(op.contract.name, names, outputs, domain=DOMAIN, **attributes, **PLUGIN_ATTRIBUTES)
-    )
+    nodes.append(helper.make_node(op.contract.name, names, outputs, domain=DOMAIN, **attributes, **PLUGIN_ATTRIBUTES))
     nodes += [helper.make_node("Cast", [name], [f"{name}_out"], to=TensorProto.FLOAT) for name in outputs]
     graph = helper.make_graph(
         nodes,
