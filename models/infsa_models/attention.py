@@ -49,7 +49,8 @@ def pure_attention(q: Tensor, k: Tensor, v: Tensor, rho: Tensor | float, hops: H
 def _frobenius_norm(matrix: Tensor) -> Tensor:
     """[..., N, N] -> [..., 1, 1]; the norm of the row norms, as one float32 sum of N² terms loses digits."""
     rows = torch.linalg.vector_norm(matrix, dim=-1, keepdim=True)
-    return torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-2, keepdim=True)
+    return norm
 
 
 def _resolvent(step: Tensor, first_hop: Tensor) -> Tensor:
