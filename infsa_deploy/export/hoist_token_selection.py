@@ -44,7 +44,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.passes.common.shape_inference import infer_shapes
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.initializers import add_initializer
+from infsa_deploy.export.initializers import add_initializer, free_name
 from infsa_deploy.export.narrowed_shape import narrowed_shape
 from infsa_deploy.export.token_axis import carriers
 from infsa_deploy.export.token_rows import Rows, drops_axis, operand_holding, pays, selection
@@ -222,7 +222,7 @@ class _Rewriter:
         elif old.is_graph_output():
             new = self._insert(node, ir.Node("", "Identity", [new]), old.shape)
         if old.is_graph_output():
-            old.name, new.name = f"{old.name}_whole", old.name
+            old.name, new.name = free_name(self._graph, f"{old.name}_whole"), old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
 
     def _rows_of(self, node: ir.Node, number: int) -> ir.Value:
@@ -247,8 +247,10 @@ class _Rewriter:
         return self._insert(before, gather, None if value.shape is None else _with_length(value.shape, rows))
 
     def _insert(self, before: ir.Node, node: ir.Node, shape: ir.Shape | None) -> ir.Value:
-        output = node.outputs[0]
-        output.shape, output.type = shape, None if node.inputs[0] is None else node.inputs[0].type
+        output, source = node.outputs[0], node.inputs[0]
+        output.name, output.shape = free_name(self._graph, f"{before.outputs[0].name}_{node.op_type.lower()}"), shape
+        if source is not None and source.dtype is not None:
+            output.dtype = source.dtype
         self._graph.insert_before(before, node)
         return output
 

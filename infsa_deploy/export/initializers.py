@@ -1,4 +1,4 @@
-"""Adding constants to a graph."""
+"""Names and constants that are new to a graph."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import numpy as np
 import onnx_ir as ir
 
 
-def add_initializer(graph: ir.Graph, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
-    """Register `array` as an initializer whose name starts with `stem` and is new to the graph."""
-    taken, number = ir.convenience.create_value_mapping(graph), 0
-    while f"{stem}_{number}" in taken:
+def free_name(graph: ir.Graph, stem: str) -> str:
+    """`stem`, or `stem_1`, `stem_2`, ...: the first that no value of the graph or its subgraphs has."""
+    taken, name, number = ir.convenience.create_value_mapping(graph), stem, 0
+    while name in taken:
         number += 1
-    tensor = ir.tensor(np.ascontiguousarray(array), name=f"{stem}_{number}")
+        name = f"{stem}_{number}"
+    return name
+
+
+def add_initializer(graph: ir.Graph, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
+    """Register `array` as an initializer under a free name made from `stem`."""
+    tensor = ir.tensor(np.ascontiguousarray(array), name=free_name(graph, stem))
     value = ir.Value(
         name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
     )

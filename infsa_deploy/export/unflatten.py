@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from infsa_deploy.export.initializers import add_initializer
+from infsa_deploy.export.initializers import add_initializer, free_name
 from infsa_deploy.export.narrowed_shape import same_length, shape_operand
 
 
@@ -81,9 +81,11 @@ def _replace(
         added.append(last)
     rows.outputs[0].shape = split
     for new in added:
-        new.outputs[0].type = old.type
+        new.outputs[0].name = free_name(graph, f"{old.name}_{new.op_type.lower()}")
+        if old.dtype is not None:
+            new.outputs[0].dtype = old.dtype
+        graph.insert_before(node, new)
     product.outputs[0].shape = last.outputs[0].shape = old.shape
-    graph.insert_before(node, added)
     if old.is_graph_output():
         old.name, last.outputs[0].name = f"{old.name}_flat", old.name
     old.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
