@@ -63,6 +63,57 @@ class ModelMetadata:
 
 
 @dataclass(frozen=True)
+class WeightLoss:
+    """A weight tensor with elements outside the low type's range.
+
+    Attributes:
+        name: name of the initializer.
+        elements: number of elements.
+        to_zero: elements that were not zero and now are: below half of the smallest subnormal.
+        saturated: finite elements beyond the largest number, set to that number.
+    """
+
+    name: str
+    elements: int
+    to_zero: int
+    saturated: int
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """What `retype` did.
+
+    Attributes:
+        dtype: `fp16` or `bf16`.
+        keep_io: whether graph inputs and outputs stayed float32.
+        weights: number of weight tensors converted.
+        weights_bytes_before: size of those in float32.
+        weights_bytes_after: their size now, with the copies that float32 nodes still read.
+        casts: Cast nodes added.
+        kept_fp32: why, for each node that stayed in float32, by node name.
+        losses: the weights that lost elements.
+    """
+
+    dtype: str
+    keep_io: bool
+    weights: int
+    weights_bytes_before: int
+    weights_bytes_after: int
+    casts: int
+    kept_fp32: Mapping[str, str]
+    losses: tuple[WeightLoss, ...]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """An export: the file, what it says of itself, and what narrowing its types cost (None where they were kept)."""
+
+    path: str
+    metadata: ModelMetadata
+    precision: PrecisionReport | None = None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One image's most likely classes, best first."""
 
@@ -183,6 +234,6 @@ def _decode(kind: Any, value: Any) -> Any:
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return tuple(_decode(k, item) for k, item in zip(kinds, value, strict=True))
     if origin in (types.UnionType, typing.Union) and value is not None:
-        composite = [k for k in arguments if typing.get_origin(k) is tuple]
-        return _decode(composite[0], value) if composite and isinstance(value, list) else value
+        composite = [k for k in arguments if typing.get_origin(k) is tuple or dataclasses.is_dataclass(k)]
+        return _decode(composite[0], value) if composite and isinstance(value, list | dict) else value
     return value

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, ValidationReport
+from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, PrecisionReport, ValidationReport
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -72,6 +72,21 @@ def summary_table(summary: GraphSummary) -> Table:
     for name, text in rows.items():
         table.add_row(name, Text(text))
     return table
+
+
+def precision_notes(report: PrecisionReport | None) -> list[str]:
+    """What a user should know of a narrowing: what stayed wide, and the weights that lost elements."""
+    if report is None:
+        return []
+    megabytes = (report.weights_bytes_before / 1e6, report.weights_bytes_after / 1e6)
+    notes = [
+        f"{report.dtype}: {report.weights} weights, {megabytes[0]:.1f} MB -> {megabytes[1]:.1f} MB; "
+        f"{len(report.kept_fp32)} nodes stay in fp32"
+    ]
+    for loss in report.losses:
+        lost = f"{loss.to_zero} of {loss.elements} elements became zero, {loss.saturated} were cut to the largest"
+        notes.append(f"warning: weight {loss.name}: {lost}")
+    return notes
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
