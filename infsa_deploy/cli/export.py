@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from infsa_deploy.cli.parameters import FILE, HOPS, IMAGE_SIZE, json_option
-from infsa_deploy.config import DTYPES, VARIANTS, ExportConfig, ModelSource
+from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, ModelSource
 
 
 @click.command()
@@ -35,7 +35,7 @@ def command(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     batch: int | None,
-    dtype: str,
+    dtype: Dtype,
     low_precision_io: bool,
     no_fold: bool,
     output: Path | None,
