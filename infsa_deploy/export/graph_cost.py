@@ -42,6 +42,42 @@ def count_flops(model: ir.Model, sizes: Sizes) -> Counter[str]:
     return flops
 
 
+def count_bytes(model: ir.Model, sizes: Sizes) -> Counter[str]:
+    """Bytes that one call moves, by what they are.
+
+    `weights`, `inputs` and `outputs` are each moved once by any implementation. `activations` are the values between
+    the nodes, written once and read once a use: what is moved when every node is a pass over memory of its own.
+    A custom op is one node. `sizes` as in count_flops.
+
+    Raises:
+        ModelError: a shape that is needed is not recorded in the graph.
+    """
+    moved: Counter[str] = Counter()
+    graph = model.graph
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    for value in graph.initializers.values():
+        moved["weights"] += value.const_value.nbytes if value.const_value else 0
+    for value in inputs:
+        moved["inputs"] += value_bytes(value, sizes)
+    for node in graph:
+        if node.op_type == "Constant" and node.domain == "":
+            moved["weights"] += node.outputs[0].const_value.nbytes if node.outputs[0].const_value else 0
+            continue
+        for value in node.outputs:
+            if value in outputs:
+                moved["outputs"] += value_bytes(value, sizes)
+            elif value.uses():
+                moved["activations"] += value_bytes(value, sizes) * (1 + len(value.uses()))
+    return moved
+
+
+def value_bytes(value: ir.Value, sizes: Sizes) -> int:
+    """Size of `value` in memory; ModelError when its type or shape is not recorded."""
+    if value.dtype is None:
+        raise ModelError(f"the graph records no type for {value.name!r}.", "", "export the model again.")
+    return math.prod(static_shape(value, sizes)) * value.dtype.bitwidth // 8
+
+
 def static_shape(value: ir.Value | None, sizes: Sizes) -> Shape:
     """The shape of `value` with its free axes filled in from `sizes`."""
     if value is None or value.shape is None:
