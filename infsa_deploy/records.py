@@ -24,7 +24,9 @@ class ImageSpec:
     """What the model's image input holds, and how a picture becomes it.
 
     A picture is scaled (bicubic) until it covers (height, width) / crop_fraction, cropped in the centre, taken to
-    [0, 1], and normalised by `mean` and `std`, one value a channel.
+    [0, 1], and normalised by `mean` and `std`, one value a channel. Where `multiple_of` is set the model takes any
+    size whose sides are multiples of it, a picture keeps its own as nearly as that allows, and (height, width) is the
+    size the model was made for.
     """
 
     channels: int
@@ -33,6 +35,7 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_fraction: float = 1.0
+    multiple_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class OutputComparison:
     """One output of a candidate against the float64 reference, over one set of inputs.
 
     Attributes:
-        inputs: `real` or `random`.
+        inputs: what the images were, and their size: `real 224x224`, `random 224x224`.
         max_abs: largest |candidate - reference|.
         relative: `max_abs` over the largest |reference|.
         cosine: smallest cosine similarity of an image's output with the reference.

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from infsa_models import digits
 from infsa_models.checkpoint import weights_hash
+from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.config import ModelSource
@@ -76,12 +77,14 @@ def validate_model(
     progress("building the reference model")
     reference = rebuild_reference(metadata, weights, module)
     check_same_weights(reference, metadata, path)
-    exact = EagerSession(reference.module, metadata.image, "fp64")
-    eager = EagerSession(_yardstick(reference.module, metadata.dtype), metadata.image, metadata.dtype)
     comparisons: list[OutputComparison] = []
-    for kind, batches in _inputs(plan, metadata.image).items():
-        progress(f"comparing {kind} images")
-        comparisons += _compare(kind, batches, exact, eager, candidate, metadata.dtype)
+    for model, image in _at_sizes(reference.module, metadata.image):
+        exact = EagerSession(model, image, "fp64")
+        eager = EagerSession(_yardstick(model, metadata.dtype), image, metadata.dtype)
+        for kind, batches in _inputs(plan, image).items():
+            kind = f"{kind} {image.height}x{image.width}"
+            progress(f"comparing {kind} images")
+            comparisons += _compare(kind, batches, exact, eager, candidate, metadata.dtype)
     passed = all(comparison.passed for comparison in comparisons)
     return ValidationReport(str(path), candidate.runtime, metadata.dtype, tuple(comparisons), passed)
 
@@ -115,6 +118,15 @@ def check_same_weights(reference: Reference, metadata: ModelMetadata, path: Path
             f"its weights hash to {found[:12]}, the model records {metadata.weights_sha256[:12]}.",
             "give the original checkpoint with --weights, or export again.",
         )
+
+
+def _at_sizes(module: nn.Module, image: ImageSpec) -> Iterator[tuple[nn.Module, ImageSpec]]:
+    """The reference at the model's one size; at two, one of them not square, where the size is free."""
+    yield module, replace(image, multiple_of=None)
+    if image.multiple_of:
+        assert isinstance(module, ViT)
+        size = (image.height + image.multiple_of, image.width + 3 * image.multiple_of)
+        yield module.at_image_size(size), replace(image, height=size[0], width=size[1], multiple_of=None)
 
 
 def _yardstick(module: nn.Module, dtype: str) -> nn.Module:

@@ -24,6 +24,7 @@ from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, ModelSour
 @click.option("--mean", type=float, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
 @click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")
 @click.option("--batch", type=click.IntRange(min=1), help="Fix the batch size (default: any).")
+@click.option("--dynamic-size", is_flag=True, help="Any height and width in whole patches, in one model.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Weights and activations.")
 @click.option("--low-precision-io", is_flag=True, help="Narrow the model's inputs and outputs too.")
 @click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with.")
@@ -35,6 +36,7 @@ def command(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     batch: int | None,
+    dynamic_size: bool,
     dtype: Dtype,
     low_precision_io: bool,
     no_fold: bool,
@@ -56,7 +58,7 @@ def command(
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
     reference = relabelled(load_reference(origin), classes, mean, std)
-    config = ExportConfig(fold=not no_fold, static_batch=batch, dtype=dtype, keep_io=not low_precision_io)
+    config = ExportConfig(not no_fold, batch, dynamic_size, dtype, keep_io=not low_precision_io)
     report = export_reference(reference, output or default_output(reference, config), config)
     for note in precision_notes(report.precision):
         click.echo(note, err=True)

@@ -17,7 +17,7 @@ def comparison_table(report: ValidationReport) -> Table:
     table = Table(title=f"{report.model}: {report.runtime}, {report.dtype}, against the reference in float64")
     table.add_column("")
     for c in report.comparisons:
-        table.add_column(f"{c.output}, {c.images} {c.inputs} images", justify="right")
+        table.add_column(f"{c.output}, {c.images} {c.inputs}", justify="right")
     columns = [_comparison_column(c) for c in report.comparisons]
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))

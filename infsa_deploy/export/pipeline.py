@@ -13,6 +13,7 @@ from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
+from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
@@ -82,7 +83,10 @@ def export_module(
 def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ExportReport:
     check_target(path)
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
-    model = trace(module, examples, static_batch=config.static_batch)
+    if config.dynamic_size:
+        model, image = trace_dynamic_size(module, reference.image, config.static_batch)
+    else:
+        model, image = trace(module, examples, static_batch=config.static_batch), reference.image
     for transform in PIPELINE:
         model = transform(model)
     precision = None if config.dtype == "fp32" else retype(model, config.dtype, keep_io=config.keep_io)
@@ -90,7 +94,7 @@ def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, 
         variant=reference.variant,
         form="ops" if config.fold else "reference",
         architecture=reference.architecture,
-        image=reference.image,
+        image=image,
         classes=reference.classes,
         weights_sha256=weights_hash(reference.module),
         source=reference.source,
