@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.measurements import RECORDS, Cell, Ceilings, Run, Validation
-from infsa_deploy.records import from_json
+from infsa_deploy.measurements import RECORDS, Ceilings, Cell, Run, Validation
+from infsa_deploy.records import decode
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _records(path: Path) -> list[Any]:
         raise ModelError(f"cannot read {path}.", str(error), "give a file that infsa-deploy bench wrote.") from error
     try:
         values = [json.loads(line) for line in lines]
-        return [from_json(RECORDS[value["kind"]], json.dumps(value["record"])) for value in values]
+        return [decode(RECORDS[value["kind"]], value["record"]) for value in values]
     except (ValueError, KeyError, TypeError) as error:
         fix = "give a file that this version's infsa-deploy bench wrote."
         raise ModelError(f"{path} holds no benchmark results.", f"{type(error).__name__}: {error}", fix) from error

@@ -11,7 +11,7 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "run", "validate", "inspect", "doctor")
+COMMANDS = ("export", "run", "validate", "bench", "report", "inspect", "doctor")
 
 EXTRAS = {
     "torch": "export",
@@ -20,6 +20,9 @@ EXTRAS = {
     "onnxscript": "export",
     "safetensors": "export",
     "onnxruntime": "cpu",
+    "openvino": "peers",
+    "zeus": "energy",
+    "matplotlib": "plot",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

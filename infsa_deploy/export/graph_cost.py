@@ -19,27 +19,56 @@ Sizes = Mapping[str, int]
 def count_flops(model: ir.Model, sizes: Sizes) -> Counter[str]:
     """Floating-point operations by op type, a multiply-add counting 2.
 
-    Counted are MatMul, Gemm, Conv and the custom ops by their contracts; element-wise work is not (below 1 % of a
-    ViT's). `sizes` gives the free axes by name, for example {"batch": 1}.
+    Counted are MatMul (its quantised forms too), Gemm, Conv and the custom ops by their contracts; element-wise work
+    is not (below 1 % of a ViT's). `sizes` gives the free axes by name, for example {"batch": 1}.
 
     Raises:
         ModelError: a shape that is needed is not recorded in the graph.
     """
     flops: Counter[str] = Counter()
-    custom = {op.contract.name: op for op in OPS}
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and node.op_type in custom:
-            op = custom[node.op_type]
-            attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
-            shapes = {
-                spec.name: static_shape(value, sizes)
-                for spec, value in zip(op.contract.inputs, node.inputs, strict=True)
-            }
-            heads = int(attributes.get("heads") or shapes["u"][1])
-            flops[node.op_type] += op.flops(op.contract.bind_axes(shapes, heads), attributes)
-        elif node.domain == "" and node.op_type in COUNTED:
-            flops[node.op_type] += COUNTED[node.op_type](node, sizes)
+        flops[node.op_type] += _node_flops(node, sizes)
+    return +flops
+
+
+def count_flops_by_type(model: ir.Model, sizes: Sizes) -> Counter[str]:
+    """The same operations by the type that they are computed in: fp32, fp16, bf16, fp64 or int8.
+
+    A product of dequantised values counts as int8: that is how it is executed. Raises as count_flops.
+    """
+    flops: Counter[str] = Counter()
+    for node in model.graph.all_nodes():
+        operations = _node_flops(node, sizes)
+        if operations:
+            flops[_computed_in(node)] += operations
     return flops
+
+
+def _node_flops(node: ir.Node, sizes: Sizes) -> int:
+    custom = {op.contract.name: op for op in OPS}
+    if node.domain == DOMAIN and node.op_type in custom:
+        op = custom[node.op_type]
+        attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
+        shapes = {
+            spec.name: static_shape(value, sizes) for spec, value in zip(op.contract.inputs, node.inputs, strict=True)
+        }
+        heads = int(attributes.get("heads") or shapes["u"][1])
+        return op.flops(op.contract.bind_axes(shapes, heads), attributes)
+    if (node.domain, node.op_type) in COUNTED:
+        return COUNTED[node.domain, node.op_type](node, sizes)
+    return 0
+
+
+def _computed_in(node: ir.Node) -> str:
+    integer = "Integer" in node.op_type or node.op_type in ("DynamicQuantizeMatMul", "QLinearMatMul")
+    producers = [value.producer() for value in node.inputs[:2] if value is not None]
+    dequantised = all(producer is not None and producer.op_type == "DequantizeLinear" for producer in producers)
+    if integer or dequantised:
+        return "int8"
+    value = node.inputs[0]
+    if value is None or value.dtype not in TYPE_NAMES:
+        raise ModelError(f"the graph records no type for {node.name!r}.", "", "export the model again.")
+    return TYPE_NAMES[value.dtype]
 
 
 def count_bytes(model: ir.Model, sizes: Sizes) -> Counter[str]:
@@ -118,4 +147,18 @@ def _conv(node: ir.Node, sizes: Sizes) -> int:
     return 2 * math.prod(out) * math.prod(weight[1:])
 
 
-COUNTED: dict[str, Callable[[ir.Node, Sizes], int]] = {"MatMul": _matmul, "Gemm": _gemm, "Conv": _conv}
+COUNTED: dict[tuple[str, str], Callable[[ir.Node, Sizes], int]] = {
+    ("", "MatMul"): _matmul,
+    ("", "Gemm"): _gemm,
+    ("", "Conv"): _conv,
+    ("", "MatMulInteger"): _matmul,
+    ("", "QLinearMatMul"): _matmul,
+    ("com.microsoft", "DynamicQuantizeMatMul"): _matmul,
+    ("com.microsoft", "MatMulIntegerToFloat"): _matmul,
+}
+TYPE_NAMES = {
+    ir.DataType.FLOAT: "fp32",
+    ir.DataType.FLOAT16: "fp16",
+    ir.DataType.BFLOAT16: "bf16",
+    ir.DataType.DOUBLE: "fp64",
+}

@@ -18,7 +18,7 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "
 
 
 class EagerSession:
-    """A copy of `module` in `dtype`; inputs and outputs are float32 arrays, float64 for fp64.
+    """A copy of `module` in `dtype` on `device`; inputs and outputs are float32 arrays, float64 for fp64.
 
     Attributes:
         module: the reference model, image [B, C, H, W] -> logits [B, classes].
@@ -26,9 +26,9 @@ class EagerSession:
 
     runtime = "eager"
 
-    def __init__(self, module: nn.Module, image: ImageSpec, dtype: str = "fp32") -> None:
-        self.module = copy.deepcopy(module).eval().to(DTYPES[dtype])
-        self._dtype = DTYPES[dtype]
+    def __init__(self, module: nn.Module, image: ImageSpec, dtype: str = "fp32", device: str = "cpu") -> None:
+        self.module = copy.deepcopy(module).eval().to(device, DTYPES[dtype])
+        self._dtype, self._device = DTYPES[dtype], device
         self._wide = torch.float64 if dtype == "fp64" else torch.float32
         name = next(iter(inspect.signature(module.forward).parameters))
         shape = ("batch", image.channels, image.height, image.width)
@@ -39,9 +39,9 @@ class EagerSession:
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Run the module without gradients."""
         check_feeds(self.inputs, feeds)
-        image = torch.from_numpy(feeds[self.inputs[0].name]).to(self._dtype)
+        image = torch.from_numpy(feeds[self.inputs[0].name]).to(self._device, self._dtype)
         with torch.inference_mode():
-            return {"logits": self.module(image).to(self._wide).numpy()}
+            return {"logits": self.module(image).to("cpu", self._wide).numpy()}
 
     def close(self) -> None:
         """Drop the weights."""

@@ -1,0 +1,177 @@
+"""What a child process of the benchmark can be asked to do; arguments and results are plain JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infsa_deploy.bench import energy, memory
+from infsa_deploy.bench.roofline import measure_ceilings
+from infsa_deploy.bench.sessions import OPENERS, Opening, random_image
+from infsa_deploy.bench.statistics import settled
+from infsa_deploy.config import ExportConfig, ModelSource
+from infsa_deploy.measurements import EnergySource, Validation, Work
+from infsa_deploy.records import decode
+from infsa_deploy.runtime import Session
+
+MOST_CALLS = 1000
+Decoded = dict[str, Any]
+
+
+class Jobs:
+    """The answers of one child, which opens at most one model."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._feeds: dict[str, Any] = {}
+        self._batch = 0
+        self._call_s = 0.0
+
+    def table(self) -> dict[str, Callable[..., Any]]:
+        """Every request by name."""
+        return {
+            "describe": describe,
+            "trace": trace,
+            "export": export,
+            "count": count,
+            "validate": validate,
+            "ceilings": ceilings,
+            "look for energy": look_for_energy,
+            "open": self.open,
+            "warm up": self.warm_up,
+            "turn": self.turn,
+            "logits": self.logits,
+            "measure energy": self.measure_energy,
+        }
+
+    def open(self, opening: Decoded, runtime: str, batch: int, image: list[int], limit: int | None) -> str:
+        """Load a model, with at most `limit` bytes; returns the name of what runs it."""
+        memory.limit_memory(limit)
+        what = Opening(**{**opening, "source": decode(ModelSource, opening["source"])})
+        self._session = OPENERS[runtime](what)
+        info = self._session.inputs[0]
+        self._feeds, self._batch = {info.name: random_image(info, batch, *image)}, batch
+        return self._session.runtime
+
+    def warm_up(self, most_calls: int, slow_call_s: float) -> Decoded:
+        """Call until latency settles; what is slow settles in the call after its first."""
+        times: list[float] = []
+        while len(times) < most_calls and not settled(times):
+            times.append(self._timed())
+            if times[-1] > slow_call_s and len(times) > 1:
+                break
+        self._call_s = times[-1]
+        memory.forget_peak()
+        return {"calls": len(times), "stable": settled(times), "call_s": self._call_s}
+
+    def turn(self, seconds: float, slow_call_s: float) -> Decoded:
+        """Times in ms of calls for `seconds`, one at least, after one that refills the caches; peak memory so far."""
+        slow = self._call_s > slow_call_s
+        if not slow:
+            self._timed()
+        times = [self._timed()]
+        while not slow and sum(times) < seconds and len(times) < MOST_CALLS:
+            times.append(self._timed())
+        return {"times_ms": [1000 * seconds for seconds in times], "peak_bytes": memory.peak_bytes()}
+
+    def logits(self) -> list[float]:
+        """Output for the first image of the batch."""
+        assert self._session
+        outputs = self._session(self._feeds)
+        return [float(value) for value in next(iter(outputs.values()))[0].astype(np.float64)]
+
+    def measure_energy(self, source: Decoded, device: str) -> Decoded:
+        """Energy of calls of the open model."""
+        found = decode(EnergySource, source)
+        return asdict(energy.measure(energy.find_counter(device), found, self._timed, self._batch))
+
+    def _timed(self) -> float:
+        assert self._session
+        start = time.perf_counter()
+        self._session(self._feeds)
+        return time.perf_counter() - start
+
+
+def describe(path: str) -> Decoded:
+    """What a model file says of itself, and the hash of it and its external data."""
+    from infsa_deploy.export.store import load_model
+
+    _, metadata = load_model(Path(path))
+    return {"metadata": asdict(metadata), "sha256": file_hash(Path(path))}
+
+
+def trace(source: Decoded, program: Any, batch: int) -> Decoded:
+    """What a PyTorch program needs, without running it."""
+    from infsa_deploy.bench.programs import build
+    from infsa_deploy.bench.trace_cost import trace_cost
+
+    module, image = build(decode(ModelSource, source), program)
+    return {**asdict(trace_cost(module, image, batch)), "image": [image.channels, image.height, image.width]}
+
+
+def export(source: Decoded, config: Decoded, path: str) -> str:
+    """Export a model to `path`; returns the file's hash."""
+    from infsa_deploy.export.pipeline import export_reference
+    from infsa_deploy.export.sources import load_reference
+
+    export_reference(load_reference(decode(ModelSource, source)), Path(path), ExportConfig(**config))
+    return file_hash(Path(path))
+
+
+def count(path: str, batch: int, height: int, width: int) -> Decoded:
+    """Operations and bytes of one call of a model file."""
+    from infsa_deploy.export.dynamic_size import patch_grid
+    from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
+    from infsa_deploy.export.store import load_model
+
+    model, metadata = load_model(Path(path))
+    sizes = {"batch": batch}
+    if metadata.image.multiple_of:
+        sizes |= patch_grid(replace(metadata.image, height=height, width=width))
+    moved = count_bytes(model, sizes)
+    return asdict(
+        Work(
+            dict(count_flops_by_type(model, sizes)),
+            moved["weights"],
+            moved["inputs"],
+            moved["outputs"],
+            moved["activations"],
+        )
+    )
+
+
+def validate(path: str, real: int, random: int, threads: int) -> Decoded:
+    """Compare a model file with its reference: passed or not, and by how much."""
+    from infsa_deploy.validate import Plan, validate_model
+
+    report = validate_model(Path(path), Plan(real, random), threads=threads)
+    worst = max(report.comparisons, key=lambda c: c.max_abs / c.bound if c.bound else float("inf"))
+    detail = f"largest error {worst.max_abs:.3g} on {worst.inputs} images, bound {worst.bound:.3g}"
+    return asdict(Validation(file_hash(Path(path)), report.passed, detail))
+
+
+def ceilings(run: str, threads: int, device: str, quick: bool) -> Decoded:
+    """What the device can do."""
+    return asdict(measure_ceilings(run, threads, device, quick=quick))
+
+
+def look_for_energy(device: str) -> Decoded:
+    """The energy counter of this machine, if it has one, and idle power."""
+    return asdict(energy.look_for_energy(device))
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file and of the `.data` beside it, where weights are kept apart."""
+    digest = hashlib.sha256()
+    for part in (path, path.with_name(f"{path.name}.data")):
+        if part.exists():
+            with part.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
