@@ -52,9 +52,8 @@ def to_html(document: Document, folder: Path) -> str:
 def _markdown_table(table: Table) -> str:
     rule = ["---", *["---:"] * (len(table.headings) - 1)]
     lines = [_bars(table.headings), _bars(rule), *(_bars(row) for row in table.rows)]
-    return "\n".join(lines) + "".join(
-        f"\n\n- {note}" if i == 0 else f"\n- {note}" for i, note in enumerate(table.notes)
-    )
+    notes = "\n".join(f"- {note}" for note in table.notes)
+    return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
 
 def _bars(values: tuple[str, ...] | list[str]) -> str:

@@ -45,8 +45,8 @@ def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
         document = compose(results, scratch.parent)
         (scratch.parent / "report.md").write_text(to_markdown(document), encoding="utf-8")
         scratch.write_text(to_html(document, scratch.parent), encoding="utf-8")
-        written = sorted(folder / item.name for item in scratch.parent.iterdir())
-    return written
+        written = [folder / item.name for item in scratch.parent.iterdir()]
+    return sorted(written)
 
 
 def compose(results: Results, folder: Path) -> Document:

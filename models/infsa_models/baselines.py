@@ -7,6 +7,7 @@ Axes: B batch, H heads, N tokens, D head size, E = H·D embedding.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +114,7 @@ def _merge(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)  # [B, H, N, D] -> [B, N, E]
 
 
-BASELINES = {
+BASELINES: dict[str, Callable[[ViTConfig], nn.Module]] = {
     "linformer": lambda config: LinformerAttention(config.embed_dim, config.num_heads, config.tokens),
     "performer": lambda config: PerformerAttention(config.embed_dim, config.num_heads),
 }
