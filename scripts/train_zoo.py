@@ -26,7 +26,7 @@ from infsa_models.checkpoint import save_vit  # noqa: E402
 from infsa_models.vit import ViT  # noqa: E402
 
 SEED = 7
-STEPS = 1500
+STEPS = 700
 BATCH = 128
 PEAK_LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.05
@@ -71,9 +71,8 @@ def train(variant: str, steps: int, *, write: bool) -> None:
         schedule.step()
         running_loss += loss.item()
         if step % 100 == 0:
-            shown = f"validation {accuracy(model, validation):.3f}" if step % 300 == 0 else ""
-            minutes = (time.monotonic() - started) / 60
-            print(f"{name} step {step} loss {running_loss / 100:.3f} {minutes:.1f} min {shown}", flush=True)
+            shown = f"loss {running_loss / 100:.3f} validation {accuracy(model, validation):.3f}"
+            print(f"{name} step {step} {shown} after {(time.monotonic() - started) / 60:.1f} min", flush=True)
             running_loss = 0.0
     if write:
         report(name, model, steps, accuracy(model, validation))
