@@ -36,7 +36,7 @@ def test_pure_attention_holds_three_square_matrices(tiny):
     tokens = 64 * 64 + 1
     square = 2 * H * tokens * tokens * 4
     assert cost.tokens == tokens
-    assert cost.largest_shape == (2, H, tokens, tokens) or cost.largest_shape == (2 * H, tokens, tokens)
+    assert cost.largest_shape in ((2, H, tokens, tokens), (2 * H, tokens, tokens))
     assert cost.largest_bytes == square
     assert 3 * square < cost.peak_bytes < 4 * square
 
@@ -54,13 +54,14 @@ def test_a_size_that_no_machine_holds_is_traced_all_the_same(tiny):
 def test_the_peak_is_what_a_run_allocates(tiny, size):
     reference = tiny("linear", image_size=(size, size), depth=1)
     cost = trace_cost(reference.module, reference.image, 1)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        with torch.no_grad():
-            reference.module(torch.zeros(1, 3, size, size))
+    image = torch.zeros(1, 3, size, size)
+    watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    with torch.no_grad(), watched as profile:
+        reference.module(image)
     alive = peak = 0
     for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":
             alive += event.nbytes()
             peak = max(peak, alive)
     fixed = cost.work.weights_bytes + cost.work.input_bytes
-    assert cost.peak_bytes - fixed == pytest.approx(peak, rel=0.1)  # kernels' own scratch is not in the trace
+    assert fixed + peak == pytest.approx(cost.peak_bytes, rel=0.01)
