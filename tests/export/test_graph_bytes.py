@@ -115,7 +115,10 @@ def test_integer_products_are_counted_apart():
 
 
 def test_products_of_dequantised_values_run_in_int8():
-    scale, zero = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]), helper.make_tensor("z", TensorProto.INT8, [], [0])
+    scale, zero = (
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]),
+        helper.make_tensor("z", TensorProto.INT8, [], [0]),
+    )
     weight = helper.make_tensor("w", TensorProto.INT8, [6, 4], [0] * 24)
     model = graph(
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
