@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.ops import OPS
-from infsa_deploy.ops.contract import DOMAIN
+from infsa_deploy.ops.contract import DOMAIN, Op
 
 Shape = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -45,18 +45,22 @@ def count_flops_by_type(model: ir.Model, sizes: Sizes) -> Counter[str]:
 
 
 def _node_flops(node: ir.Node, sizes: Sizes) -> int:
-    custom = {op.contract.name: op for op in OPS}
-    if node.domain == DOMAIN and node.op_type in custom:
-        op = custom[node.op_type]
-        attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
-        shapes = {
-            spec.name: static_shape(value, sizes) for spec, value in zip(op.contract.inputs, node.inputs, strict=True)
-        }
-        heads = int(attributes.get("heads") or shapes["u"][1])
-        return op.flops(op.contract.bind_axes(shapes, heads), attributes)
+    if node.domain == DOMAIN:
+        op, axes, attributes = bound_op(node, sizes)
+        return op.flops(axes, attributes)
     if (node.domain, node.op_type) in COUNTED:
         return COUNTED[node.domain, node.op_type](node, sizes)
     return 0
+
+
+def bound_op(node: ir.Node, sizes: Sizes) -> tuple[Op, dict[str, int], dict[str, float]]:
+    """The op of a custom node, the sizes of its axes by name, and its attributes."""
+    op = next(op for op in OPS if op.contract.name == node.op_type)
+    attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
+    inputs = zip(op.contract.inputs, node.inputs, strict=True)
+    shapes = {spec.name: static_shape(value, sizes) for spec, value in inputs}
+    heads = int(attributes.get("heads") or shapes["u"][1])
+    return op, op.contract.bind_axes(shapes, heads), attributes
 
 
 def _computed_in(node: ir.Node) -> str:
