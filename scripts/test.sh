@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,dev
+environment export,cpu,energy,plot,peers,dev
 
 bin=.venv/bin
 $bin/ruff check .

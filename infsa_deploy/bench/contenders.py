@@ -49,6 +49,9 @@ CONTENDERS = (
     Contender("openvino-bf16", "plain export on OpenVINO in bf16", "openvino", "bf16", export=AS_IT_STANDS),
     Contender("ours-fp32", "infsa-deploy on ONNX Runtime", "onnxruntime", export=ExportConfig()),
     Contender(
+        "ours-int8", "infsa-deploy in int8 on ONNX Runtime", "onnxruntime", "int8", export=ExportConfig(int8="dynamic")
+    ),
+    Contender(
         "ours-fp16",
         "infsa-deploy in fp16 on ONNX Runtime",
         "onnxruntime",

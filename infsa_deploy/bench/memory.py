@@ -7,19 +7,16 @@ import re
 import signal
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+from infsa_deploy.runtime import memory
+
 PR_SET_PDEATHSIG = 1
 HEADROOM = 0.95  # of what is free: the rest keeps the machine alive
 
 
 def available_bytes() -> int | None:
-    """What a new process can use: free memory, within the limit of this control group."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(Path("/proc/meminfo")), re.M)
-    free = [int(match[1]) * 1024] if match else []
-    limit, used = (_text(CGROUP / name).strip() for name in ("memory.max", "memory.current"))
-    if limit.isdigit() and used.isdigit():
-        free.append(int(limit) - int(used))
-    return int(min(free) * HEADROOM) if free else None
+    """What a new process can use, with some left for the rest of the machine."""
+    free = memory.available_bytes()
+    return None if free is None else int(free * HEADROOM)
 
 
 def peak_bytes() -> int | None:

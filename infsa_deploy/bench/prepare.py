@@ -16,9 +16,6 @@ from infsa_deploy.config import ExportConfig
 from infsa_deploy.measurements import REFUSED, Ceilings, EnergySource, Settings, Validation, Work
 from infsa_deploy.records import decode
 
-VALIDATED_IMAGES = {"real": 1, "random": 1}  # of what was exported for the benchmark alone
-GIVEN_FILE_IMAGES = {"real": 8, "random": 4}
-
 
 @dataclass
 class Bench:
@@ -93,13 +90,16 @@ class Preparation:
         entry.need_bytes = trace["peak_bytes"] if contender.runtime == "eager" else _least(trace)
         if contender.program == "reference":
             self.tokens = trace["tokens"]
+        if contender.file:
+            size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
+            entry.need_bytes = min(entry.need_bytes, self._workshop.ask("need", path=contender.file, **size))
         if self._bench.settings.device == "cpu":
             _refuse_what_cannot_fit(entry.need_bytes, trace, contender)
         if contender.export or contender.file:
             entry.opening["path"], entry.sha256 = self._file(contender, trace)
             size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
             counted = self._workshop.ask("count", path=entry.opening["path"], **size)
-            entry.work = _computed_in(decode(Work, counted), contender)
+            entry.work = _computed_in(decode(Work, counted), contender) if counted else None
 
     def _trace(self, contender: Contender) -> dict[str, Any]:
         program = contender.program
@@ -139,14 +139,14 @@ class Preparation:
         known = self._bench.validations.get(sha256)
         if known is None:
             self._bench.progress(f"{self._plan.title}: {contender.name}: validating")
-            images = GIVEN_FILE_IMAGES if contender.file else VALIDATED_IMAGES
             one = trace["peak_bytes"] // self._plan.batch
-            need = 2 * one * max(images.values()) + one  # in float64, beside the file itself
+            need = 3 * one  # an image in float64, beside the file itself
             free = available_bytes()
             if free is not None and need > free:
                 numbers = f"that takes {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
                 raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
-            found = self._workshop.ask("validate", path=path, threads=self._bench.settings.threads, **images)
+            size = {"height": self._plan.height, "width": self._plan.width}
+            found = self._workshop.ask("validate", path=path, threads=self._bench.settings.threads, **size)
             known = self._bench.validations[sha256] = decode(Validation, found)
             self._bench.remember(known)
         if not known.passed:

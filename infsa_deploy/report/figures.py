@@ -70,6 +70,8 @@ def _memory(cells: Sequence[Cell], file: str, title: str, origin: str, folder: P
 
 def _speedups(cells: Sequence[Cell], file: str, title: str, origin: str, folder: Path) -> list[Figure]:
     names = [name for name in _names(cells) if name != "eager"]
+    if not names:
+        return []
     figure, axes = _canvas(title, origin)
     width = 0.8 / max(1, len(names))
     for index, name in enumerate(names):
