@@ -50,7 +50,8 @@ def _eager(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> 
     D = packed // (3 * heads)
     q, k, v = qkv.to(accumulation_dtype(qkv)).view(B, N, 3, heads, D).permute(2, 0, 3, 1, 4)  # B H N D each
     S = torch.relu((q / D) @ k.transpose(-1, -2))  # B H N N
-    scale = rho / (torch.linalg.matrix_norm(S, keepdim=True) + eps)  # B H 1 1
+    row_norms = torch.linalg.vector_norm(S, dim=-1, keepdim=True)  # summed in two stages: one sum of N^2 loses digits
+    scale = rho / (torch.linalg.vector_norm(row_norms, dim=-2, keepdim=True) + eps)  # B H 1 1
     y = scale * (S @ v)
     for _ in range(hops - 1):
         y = scale * (S @ (v + y))
@@ -79,7 +80,8 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float):  # noq
     v = op.Squeeze(v3, op.Constant(value_ints=[0]))
     D = op.Cast(op.Shape(q, start=3), to=FLOAT.dtype)
     S = op.Relu(op.MatMul(op.Div(q, D), op.Transpose(k, perm=[0, 1, 3, 2])))  # B H N N
-    norm = op.Sqrt(op.ReduceSumSquare(S, op.Constant(value_ints=[2, 3])))
+    row_squares = op.ReduceSumSquare(S, op.Constant(value_ints=[3]))  # in two stages, as in eager
+    norm = op.Sqrt(op.ReduceSum(row_squares, op.Constant(value_ints=[2])))
     scale = op.Div(op.Constant(value_float=rho), op.Add(norm, op.Constant(value_float=eps)))  # B H 1 1
     y = op.Mul(scale, op.MatMul(S, v))
     more = op.Sub(op.Constant(value_int=hops), op.Constant(value_int=1))

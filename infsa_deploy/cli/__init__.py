@@ -1,0 +1,75 @@
+"""The command `infsa-deploy`: a literal table of commands, and one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from infsa_deploy.errors import DeployError, HostError
+from infsa_deploy.version import __version__
+
+COMMANDS = ("export", "run", "validate", "inspect", "doctor")
+
+EXTRAS = {
+    "torch": "export",
+    "onnx": "export",
+    "onnx_ir": "export",
+    "onnxscript": "export",
+    "safetensors": "export",
+    "onnxruntime": "cpu",
+}
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is named; the modules import click and nothing heavy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"infsa_deploy.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="infsa-deploy")
+def cli() -> None:
+    """Take Vision Transformers with Infinite Self-Attention from PyTorch to deployment."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 ok, 1 unforeseen, 2 usage, 3 environment, 4 model, 5 build, 6 tolerance."""
+    try:
+        sys.exit(cli.main(arguments, prog_name="infsa-deploy", standalone_mode=False) or 0)
+    except click.exceptions.Abort:
+        click.echo("interrupted; nothing half-written was left.", err=True)
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (DeployError, ModuleNotFoundError) as error:
+        known = _missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+        click.echo(f"{click.style('error:', fg='red')} {known}", err=True)
+        sys.exit(known.exit_code)
+    except Exception:
+        traceback.print_exc()
+        click.echo("this is a bug: please report it with the lines above.", err=True)
+        sys.exit(1)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> DeployError:
+    package = (error.name or "").split(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return HostError(
+        f"this command needs the package {package}.",
+        "it is not installed; infsa-deploy installs only what running needs.",
+        f"pip install 'infsa-deploy[{EXTRAS[package]}]'",
+    )

@@ -1,0 +1,56 @@
+"""`infsa-deploy export`: a reference model to an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from infsa_deploy.cli.parameters import FILE, HOPS, IMAGE_SIZE, json_option
+from infsa_deploy.config import VARIANTS, ExportConfig, ModelSource
+
+
+@click.command()
+@click.option("--variant", type=click.Choice(VARIANTS), help="Attention; alone, it takes that variant's trained model.")
+@click.option("--model", help="Name of a zoo model, e.g. infvit_linear_4l.")
+@click.option("--weights", type=FILE, help="Checkpoint: .safetensors, .pt (torchvision keys work too).")
+@click.option("--module", help="Your own nn.Module, as package.module:factory.")
+@click.option("--image-size", type=IMAGE_SIZE, help="Height[xwidth] in pixels; positions are interpolated.")
+@click.option("--hops", type=HOPS, help="Neumann hops of pure attention.")
+@click.option("--power-iterations", type=click.IntRange(min=1), help="Power iterations of linear attention.")
+@click.option("--heads", type=click.IntRange(min=1), help="Number of heads, where the checkpoint does not say.")
+@click.option("--classes", type=FILE, help="Text file with one class name a line.")
+@click.option("--mean", type=float, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
+@click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")
+@click.option("--batch", type=click.IntRange(min=1), help="Fix the batch size (default: any).")
+@click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with.")
+@click.option("-o", "--output", type=FILE, help="ONNX file to write (default: artifacts/NAME.onnx).")
+@json_option
+def command(
+    weights: Path | None,
+    classes: Path | None,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    batch: int | None,
+    no_fold: bool,
+    output: Path | None,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Export a model to ONNX with custom ops.
+
+    Alone, `infsa-deploy export --variant linear` exports the trained digits model of that variant.
+    """  # fmt: skip
+    from infsa_deploy.export.naming import default_output, relabelled
+    from infsa_deploy.export.pipeline import export_reference
+    from infsa_deploy.export.sources import load_reference
+    from infsa_deploy.records import to_json
+
+    if not (weights or source["model"] or source["module"]):
+        click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
+    origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
+    reference = relabelled(load_reference(origin), classes, mean, std)
+    path = output or default_output(reference, folded=not no_fold)
+    metadata = export_reference(reference, path, ExportConfig(fold=not no_fold, static_batch=batch))
+    click.echo(to_json(metadata) if as_json else path)

@@ -1,0 +1,36 @@
+"""Option types shared by the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from infsa_deploy.config import parse_hops, parse_image_size
+from infsa_deploy.errors import UsageError
+
+FILE = click.Path(path_type=Path)
+
+
+class _Parsed(click.ParamType[Any]):
+    """A parameter read by one of our own parsers, whose UsageError becomes click's."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+IMAGE_SIZE: click.ParamType[Any] = _Parsed("H[xW]", parse_image_size)
+HOPS: click.ParamType[Any] = _Parsed("T|inf", parse_hops)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+threads_option = click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: all cores).")

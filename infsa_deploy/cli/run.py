@@ -1,0 +1,31 @@
+"""`infsa-deploy run`: classify images with an exported model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from infsa_deploy.cli.parameters import FILE, json_option, threads_option
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.argument("images", type=FILE, nargs=-1, required=True)
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes to name an image.")
+@click.option("--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@threads_option
+@json_option
+def command(model: Path, images: tuple[Path, ...], top: int, provider: str, threads: int | None, as_json: bool) -> None:
+    """Classify IMAGES (PNG, JPEG, TIFF, .npy; any size) with MODEL, preprocessed as its metadata says."""
+    from infsa_deploy.records import to_json
+    from infsa_deploy.runtime.classify import classify
+    from infsa_deploy.runtime.ort import OrtSession
+
+    predictions = classify(OrtSession(model, provider, threads), images, top)
+    if as_json:
+        click.echo(to_json(predictions))
+        return
+    for prediction in predictions:
+        ranked = zip(prediction.classes, prediction.scores, strict=True)
+        click.echo(f"{prediction.image}: " + ", ".join(f"{name} ({score:.1%})" for name, score in ranked))

@@ -1,0 +1,85 @@
+"""Records as tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, ValidationReport
+
+STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
+
+
+def comparison_table(report: ValidationReport) -> Table:
+    """One column an output and set of inputs."""
+    table = Table(title=f"{report.model}: {report.runtime}, {report.dtype}, against the reference in float64")
+    table.add_column("")
+    for c in report.comparisons:
+        table.add_column(f"{c.output}, {c.images} {c.inputs} images", justify="right")
+    columns = [_comparison_column(c) for c in report.comparisons]
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    return table
+
+
+def _comparison_column(c: OutputComparison) -> dict[str, Text]:
+    needed = c.max_abs / c.eager_max_abs if c.eager_max_abs else float("inf") if c.max_abs else 0.0
+    return {
+        "largest error": Text(f"{c.max_abs:.3g}"),
+        "relative to the largest output": Text(f"{c.relative:.3g}"),
+        "smallest cosine": Text(f"{c.cosine:.9f}"),
+        "top-1 agreement": Text(f"{c.top1_agreement:.1%}"),
+        "largest error of eager": Text(f"{c.eager_max_abs:.3g}"),
+        "bound: 2x eager + 1 ulp": Text(f"{c.bound:.3g}"),
+        "needed": Text(f"{needed:.2f}x eager"),
+        "result": Text("pass", "green") if c.passed else Text("FAIL", "red"),
+    }
+
+
+def checks_table(results: list[CheckResult]) -> Table:
+    """One row a check, its fix below what was found."""
+    table = _folding_table("check", "status", "found")
+    for result in results:
+        found = Text(result.detail)
+        if result.fix:
+            found.append(f"\nfix: {result.fix}", "bold")
+        table.add_row(result.name, Text(result.status, STYLES[result.status]), found)
+    return table
+
+
+def summary_table(summary: GraphSummary) -> Table:
+    """One fact a row."""
+    metadata, image = summary.metadata, summary.metadata.image
+    classes, shown = metadata.classes, ", ".join(metadata.classes[:10])
+    series = {key: metadata.architecture.get(key, 1) for key in ("hops", "power_iterations")}
+    repeated = "".join(f", {key} {value}" for key, value in series.items() if value != 1)
+    rows = {
+        "variant": f"{metadata.variant} ({metadata.form}), {metadata.dtype}{repeated}",
+        "image": f"{image.channels} x {image.height} x {image.width}",
+        "inputs": _listed(summary.inputs.items()),
+        "outputs": _listed(summary.outputs.items()),
+        "classes": f"{len(classes)}: {shown}{', ...' if len(classes) > 10 else ''}",
+        "parameters": f"{summary.parameters:,} ({summary.weights_bytes / 1e6:.1f} MB)",
+        "FLOPs": f"{summary.flops / 1e9:.3f} G an image: "
+        + ", ".join(f"{op} {flops / summary.flops:.1%}" for op, flops in summary.flops_by_op.items()),
+        "nodes": ", ".join(f"{count} {op}" for op, count in summary.ops.items()),
+        "weights": f"sha256 {metadata.weights_sha256}",
+        "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
+    }
+    table = _folding_table("", summary.model)
+    for name, text in rows.items():
+        table.add_row(name, Text(text))
+    return table
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in pairs)
+
+
+def _folding_table(*headings: str) -> Table:
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

@@ -1,0 +1,63 @@
+"""Giving each custom node its two lives: a function body for any runtime, plugin attributes for TensorRT.
+
+1. A node of domain `infsa` gets `plugin_namespace` and `plugin_version`, by which TensorRT finds its plugin.
+2. The function body of each op in use becomes a model-local function; it declares the plugin attributes too.
+3. An optional output that is read nowhere in the model is dropped from the op's nodes and from its body.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx import FunctionProto
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from infsa_deploy.errors import ModelError
+from infsa_deploy.ops import OPS
+from infsa_deploy.ops.contract import DOMAIN, PLUGIN_ATTRIBUTES, VERSION, Op
+
+
+def attach_ops(model: ir.Model) -> ir.Model:
+    """Attach bodies and plugin attributes; ModelError for a node of the domain that is no op of ours."""
+    nodes = [node for node in model.graph.all_nodes() if node.domain == DOMAIN]
+    _check_known(nodes)
+    for op in OPS:
+        calls = [node for node in nodes if node.op_type == op.contract.name]
+        if not calls:
+            continue
+        function = ir.serde.deserialize_function(function_body(op))
+        model.functions[function.identifier()] = function
+        model.opset_imports[DOMAIN] = VERSION
+        for node in calls:
+            node.attributes.update({name: ir.AttrString(name, value) for name, value in PLUGIN_ATTRIBUTES.items()})
+        _drop_unread_outputs(op, calls, function)
+    RemoveUnusedNodesPass()(model)
+    return model
+
+
+def function_body(op: Op) -> FunctionProto:
+    """The op's function body as ONNX, with the attributes a node carries."""
+    body: FunctionProto = op.body.to_function_proto()
+    body.attribute.extend(PLUGIN_ATTRIBUTES)
+    return body
+
+
+def _drop_unread_outputs(op: Op, calls: list[ir.Node], function: ir.Function) -> None:
+    for index in reversed(range(len(op.contract.outputs))):
+        outputs = [node.outputs[index] for node in calls if len(node.outputs) > index]
+        read = any(value.uses() or value.is_graph_output() for value in outputs)
+        if read or not op.contract.outputs[index].optional:
+            return
+        for node in calls:
+            node.resize_outputs(min(len(node.outputs), index))
+        del function.outputs[index]
+
+
+def _check_known(nodes: list[ir.Node]) -> None:
+    known = sorted(op.contract.name for op in OPS)
+    for node in nodes:
+        if node.op_type not in known:
+            raise ModelError(
+                f"node {node.name!r} has unknown op {DOMAIN}.{node.op_type}.",
+                f"this version knows {', '.join(known)}.",
+                "export the model again with this version.",
+            )

@@ -1,0 +1,16 @@
+"""Evaluating what does not depend on the input, and dropping what nothing reads."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnxscript.optimizer
+
+LARGEST_WEIGHT = 1 << 30  # elements; weights are transposed and reshaped here, once, and not in each process
+
+
+def fold_constants(model: ir.Model) -> ir.Model:
+    """Fold constant subgraphs, common subexpressions and identities; shapes are inferred on the way."""
+    onnxscript.optimizer.optimize_ir(
+        model, input_size_limit=LARGEST_WEIGHT, output_size_limit=LARGEST_WEIGHT, onnx_shape_inference=True
+    )
+    return model

@@ -1,0 +1,55 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infsa_deploy.errors import DeployError, HostError, UsageError
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; everything written beside it moves next to `path` when the block ends well.
+
+    The yielded path has the final name, in a scratch folder on the same file system, so that a file may refer to a
+    companion by name. The companions move first, `path` last. On any failure, Ctrl-C included, nothing is left.
+
+    Raises:
+        UsageError: the folder of `path` does not exist, or `path` is a folder.
+        HostError: the folder is read-only, or the disk is full.
+    """
+    check_target(path)
+    folder, scratch = path.parent, None
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=folder))
+        yield scratch / path.name
+        for item in sorted(scratch.iterdir(), key=lambda item: item.name == path.name):
+            os.replace(item, folder / item.name)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_target(path: Path) -> None:
+    """Raise UsageError if `path` cannot become a file; worth asking before the work whose result goes there."""
+    if not path.parent.is_dir():
+        folder = path.parent
+        raise UsageError(f"cannot write {path}.", f"the folder {folder} does not exist.", f"mkdir -p {folder}")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}.", "it is a folder.", "give a file name with -o.")
+
+
+def _unwritable(path: Path, error: OSError) -> DeployError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HostError(f"cannot write {path}.", "the disk is full; nothing was left behind.", "free some space.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostError(f"cannot write {path}.", f"{path.parent} is not writable.", "choose another folder with -o.")
+    return HostError(f"cannot write {path}.", str(error), "choose another path with -o.")

@@ -1,0 +1,188 @@
+"""What comes out: plain records with a JSON round trip. Units are part of the names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import ModelError
+
+METADATA_KEY = "infsa_deploy"
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """What the model's image input holds, and how a picture becomes it.
+
+    A picture is scaled (bicubic) until it covers (height, width) / crop_fraction, cropped in the centre, taken to
+    [0, 1], and normalised by `mean` and `std`, one value a channel.
+    """
+
+    channels: int
+    height: int
+    width: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_fraction: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What an exported model says of itself.
+
+    Attributes:
+        variant: `linear`, `pure` or `softmax`.
+        form: `ops` (attention on custom ops) or `reference` (the formula as it stands).
+        architecture: the reference model's configuration, or its class for a foreign module.
+        image: the image input.
+        classes: class names, in the order of the logits.
+        weights_sha256: hash of the reference model's weights.
+        source: how to build the reference model again.
+        dtype: type of weights and activations.
+        tool_version: version of infsa-deploy that wrote the file.
+    """
+
+    variant: str
+    form: str
+    architecture: Mapping[str, Any]
+    image: ImageSpec
+    classes: tuple[str, ...]
+    weights_sha256: str
+    source: ModelSource
+    dtype: str
+    tool_version: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image's most likely classes, best first."""
+
+    image: str
+    classes: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """One output of a candidate against the float64 reference, over one set of inputs.
+
+    Attributes:
+        inputs: `real` or `random`.
+        max_abs: largest |candidate - reference|.
+        relative: `max_abs` over the largest |reference|.
+        cosine: smallest cosine similarity of an image's output with the reference.
+        top1_agreement: share of images with the reference's first class.
+        eager_max_abs: largest |same-precision eager - reference|.
+        bound: what `max_abs` may be, from `eager_max_abs`.
+    """
+
+    output: str
+    inputs: str
+    images: int
+    max_abs: float
+    relative: float
+    cosine: float
+    top1_agreement: float
+    eager_max_abs: float
+    bound: float
+
+    @property
+    def passed(self) -> bool:
+        """True when the error is within the bound; NaN never is."""
+        return self.max_abs <= self.bound
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """A model against its reference: one comparison an output and set of inputs."""
+
+    model: str
+    runtime: str
+    dtype: str
+    comparisons: tuple[OutputComparison, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One line of `doctor`: status is `ok`, `absent` (only some commands need it) or `problem`."""
+
+    name: str
+    status: str
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class GraphSummary:
+    """What an ONNX file holds; FLOPs and bytes are of one image.
+
+    Attributes:
+        ops: node count by `domain.op_type`.
+        parameters: number of weight elements.
+        weights_bytes: their size as stored.
+        flops: floating-point operations of MatMul, Gemm, Conv and the custom ops (a multiply-add is 2).
+        flops_by_op: the same, by op type.
+    """
+
+    model: str
+    bytes: int
+    opset: int
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    ops: Mapping[str, int]
+    parameters: int
+    weights_bytes: int
+    flops: int
+    flops_by_op: Mapping[str, int]
+    metadata: ModelMetadata
+
+
+def to_json(record: Any, *, indent: int | None = 2) -> str:
+    """Render a record, or a list of records, as JSON."""
+    plain = [dataclasses.asdict(r) for r in record] if isinstance(record, list) else dataclasses.asdict(record)
+    return json.dumps(plain, indent=indent)
+
+
+def from_json(kind: type[R], text: str) -> R:
+    """Read a record of type `kind` back; ValueError, KeyError or TypeError when the text is no such record."""
+    return typing.cast(R, _decode(kind, json.loads(text)))
+
+
+def read_metadata(properties: Mapping[str, str], path: str | Path) -> ModelMetadata:
+    """The metadata among a model's properties; ModelError when there is none, or none we can read."""
+    if METADATA_KEY not in properties:
+        raise ModelError(
+            f"{path} was not written by infsa-deploy.",
+            f"its metadata has no {METADATA_KEY!r} entry.",
+            "export the PyTorch model with infsa-deploy export.",
+        )
+    try:
+        return from_json(ModelMetadata, properties[METADATA_KEY])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"the metadata of {path} cannot be read.", str(error), "export it again.") from error
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise TypeError(f"{kind.__name__} is an object, not {type(value).__name__}")
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _decode(hints[name], item) for name, item in value.items()})
+    if origin is tuple:
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        return tuple(_decode(k, item) for k, item in zip(kinds, value, strict=True))
+    if origin in (types.UnionType, typing.Union) and value is not None:
+        composite = [k for k in arguments if typing.get_origin(k) is tuple]
+        return _decode(composite[0], value) if composite and isinstance(value, list) else value
+    return value

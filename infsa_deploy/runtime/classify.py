@@ -1,0 +1,46 @@
+"""Images in, class names out, on any runtime that knows the model's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from infsa_deploy.records import Prediction
+from infsa_deploy.runtime.images import load_batch
+from infsa_deploy.runtime.ort import OrtSession
+
+Logits = npt.NDArray[np.float64]
+
+BATCH_PIXELS = 64 * 224 * 224  # images share a call up to this many pixels, then a new one starts
+
+
+def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) -> list[Prediction]:
+    """The `top` most likely classes of each image file, with softmax scores.
+
+    Raises:
+        ModelError: a file is no image.
+    """
+    (model_input,), spec, classes = session.inputs, session.metadata.image, session.metadata.classes
+    fixed = model_input.shape[0] if isinstance(model_input.shape[0], int) else None
+    batch = fixed or max(1, BATCH_PIXELS // (spec.height * spec.width))
+    predictions = []
+    for start in range(0, len(images), batch):
+        paths = images[start : start + batch]
+        pixels = load_batch(paths, spec).astype(model_input.dtype)
+        if fixed and len(paths) < fixed:
+            pixels = np.concatenate([pixels, np.repeat(pixels[-1:], fixed - len(paths), axis=0)])
+        logits = session({model_input.name: pixels})["logits"][: len(paths)].astype(np.float64)
+        for path, scores in zip(paths, _softmax(logits), strict=True):
+            best = np.argsort(-scores, kind="stable")[:top]
+            names = tuple(classes[index] for index in best)
+            predictions.append(Prediction(str(path), names, tuple(float(scores[index]) for index in best)))
+    return predictions
+
+
+def _softmax(logits: Logits) -> Logits:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    normalised: Logits = powers / powers.sum(axis=1, keepdims=True)
+    return normalised

@@ -1,0 +1,48 @@
+"""PyTorch eager execution of a reference model, in any floating type."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from infsa_deploy.records import ImageSpec
+from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class EagerSession:
+    """A copy of `module` in `dtype`; inputs and outputs are float32 arrays, float64 for fp64.
+
+    Attributes:
+        module: the reference model, image [B, C, H, W] -> logits [B, classes].
+    """
+
+    runtime = "eager"
+
+    def __init__(self, module: nn.Module, image: ImageSpec, dtype: str = "fp32") -> None:
+        self.module = copy.deepcopy(module).eval().to(DTYPES[dtype])
+        self._dtype = DTYPES[dtype]
+        self._wide = torch.float64 if dtype == "fp64" else torch.float32
+        name = next(iter(inspect.signature(module.forward).parameters))
+        shape = ("batch", image.channels, image.height, image.width)
+        wide = str(self._wide).removeprefix("torch.")
+        self.inputs: tuple[TensorInfo, ...] = (TensorInfo(name, shape, "float32"),)
+        self.outputs: tuple[TensorInfo, ...] = (TensorInfo("logits", ("batch", "classes"), wide),)
+
+    def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        """Run the module without gradients."""
+        check_feeds(self.inputs, feeds)
+        image = torch.from_numpy(feeds[self.inputs[0].name]).to(self._dtype)
+        with torch.inference_mode():
+            return {"logits": self.module(image).to(self._wide).numpy()}
+
+    def close(self) -> None:
+        """Drop the weights."""
+        del self.module

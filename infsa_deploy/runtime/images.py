@@ -1,0 +1,136 @@
+"""From an image file to the array a model takes.
+
+Any bit depth, colour space and orientation: values are taken to [0, 1] before anything is resampled, so that a
+16-bit image loses nothing, and the resampling (bicubic, antialiased) is done in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from infsa_deploy.errors import ModelError
+from infsa_deploy.records import ImageSpec
+
+Pixels = npt.NDArray[np.float32]
+
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's own conversion to grey
+WHITE = (255, 255, 255, 255)
+WIDE_MODES = ("I", "I;16", "I;16B", "I;16L")
+
+
+def read_image(path: str | Path) -> Pixels:
+    """Decode a PNG, JPEG, TIFF or `.npy` file to [H, W, C] float32 in [0, 1], C = 1 or 3.
+
+    EXIF orientation is applied, transparency is laid on white, CMYK and palettes become RGB. A `.npy` file holds
+    [H, W] or [H, W, 1|3] of uint8, uint16 (full range) or floats in [0, 1].
+
+    Raises:
+        ModelError: the file is missing, empty, truncated, or no image.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist.", "", "check the path of the image.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty.", "the file has no bytes.", "copy the image again.")
+    return _read_array(path) if path.suffix == ".npy" else _read_picture(path)
+
+
+def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
+    """Scale, crop, and normalise [H, W, C] in [0, 1] to [1, channels, height, width] as `spec` says."""
+    pixels = _with_channels(pixels, spec.channels)
+    fitted = _cover_and_crop(pixels, spec)
+    normalised = (fitted - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
+    return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
+
+
+def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
+    """Read and preprocess images to one [B, channels, height, width] float32 array."""
+    return np.concatenate([preprocess(read_image(path), spec) for path in paths])
+
+
+def _read_picture(path: Path) -> Pixels:
+    try:
+        with Image.open(path) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+    except UnidentifiedImageError as error:
+        raise ModelError(
+            f"{path} is no image.", "no decoder knows its format.", "give PNG, JPEG, TIFF or .npy."
+        ) from error
+    except Image.DecompressionBombError as error:
+        raise ModelError(
+            f"{path} is too large to decode safely.", str(error), "save it as .npy, or cut it up."
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ModelError(f"{path} is a damaged image.", str(error), "copy or convert the image again.") from error
+    return _picture_to_unit(upright, path)
+
+
+def _picture_to_unit(image: Image.Image, path: Path) -> Pixels:
+    if image.mode in WIDE_MODES:
+        return _to_unit(np.asarray(image).astype(np.int64), 65535, path)
+    if image.mode == "F":
+        return _to_unit(np.asarray(image), 1, path)
+    if image.mode in ("1", "L"):
+        return _to_unit(np.asarray(image.convert("L")), 255, path)
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba)
+    return _to_unit(np.asarray(image.convert("RGB")), 255, path)
+
+
+def _read_array(path: Path) -> Pixels:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ModelError(f"{path} is no NumPy array file.", str(error), "save it with numpy.save.") from error
+    full_scale = {"uint8": 255, "uint16": 65535}.get(str(array.dtype), 1)
+    if full_scale == 1 and array.dtype.kind != "f":
+        raise ModelError(f"{path} holds {array.dtype}.", "", "save uint8, uint16, or floats in [0, 1].")
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)) or 0 in array.shape:
+        raise ModelError(f"{path} has shape {list(array.shape)}.", "", "save [H, W], [H, W, 1] or [H, W, 3].")
+    return _to_unit(array, full_scale, path)
+
+
+def _to_unit(values: npt.NDArray[Any], full_scale: int, path: Path) -> Pixels:
+    pixels: Pixels = values.astype(np.float32) / np.float32(full_scale)
+    if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+        raise ModelError(
+            f"{path} has values outside its range.",
+            f"after division by {full_scale} they run from {pixels.min():g} to {pixels.max():g}, not within 0 to 1.",
+            "rescale the image to [0, 1] or to the full range of its type.",
+        )
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _with_channels(pixels: Pixels, channels: int) -> Pixels:
+    present = pixels.shape[2]
+    if present == channels:
+        return pixels
+    if channels == 1:
+        return np.asarray(pixels @ LUMA, np.float32)[:, :, None]
+    return np.repeat(pixels, channels, axis=2)
+
+
+def _cover_and_crop(pixels: Pixels, spec: ImageSpec) -> Pixels:
+    """Resample the centred box that, at one scale for both axes, fills the target times crop_fraction."""
+    height, width, _ = pixels.shape
+    scale = max(spec.height / height, spec.width / width) / spec.crop_fraction
+    if scale == 1 and (height, width) == (spec.height, spec.width):
+        return pixels
+    box_height, box_width = min(height, spec.height / scale), min(width, spec.width / scale)
+    left, top = (width - box_width) / 2, (height - box_height) / 2
+    box = (left, top, left + box_width, top + box_height)
+    return np.stack([_resample(pixels[:, :, c], spec, box) for c in range(pixels.shape[2])], axis=2)
+
+
+def _resample(plane: Pixels, spec: ImageSpec, box: tuple[float, float, float, float]) -> Pixels:
+    image = Image.fromarray(np.ascontiguousarray(plane))
+    resized = image.resize((spec.width, spec.height), Image.Resampling.BICUBIC, box)
+    return np.asarray(resized, dtype=np.float32).clip(0, 1)

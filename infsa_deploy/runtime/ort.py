@@ -1,0 +1,94 @@
+"""ONNX Runtime execution of an exported model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime
+
+from infsa_deploy.errors import HostError, ModelError, UsageError
+from infsa_deploy.records import read_metadata
+from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
+
+
+class OrtSession:
+    """An ONNX model on one execution provider, which is asserted: another one is never taken silently.
+
+    Args:
+        path: an ONNX file written by infsa-deploy.
+        provider: `cpu` or `cuda`.
+        threads: threads within an operator; default: every core this process may use.
+
+    Raises:
+        ModelError: the file is missing, empty, truncated, not ONNX or not ours.
+        HostError: the provider is not in this build, or does not start.
+    """
+
+    runtime = "onnxruntime"
+
+    def __init__(self, path: str | Path, provider: str = "cpu", threads: int | None = None) -> None:
+        path = Path(path)
+        _check_file(path)
+        wanted = _available(provider)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])
+        except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
+            raise ModelError(
+                f"{path} cannot be loaded by ONNX Runtime.",
+                f"it is no ONNX model, or a truncated one: {str(error).splitlines()[0]}",
+                "export it again.",
+            ) from error
+        self._session.disable_fallback()
+        if self._session.get_providers()[0] != wanted:
+            raise HostError(
+                f"ONNX Runtime did not start {wanted}.",
+                f"it fell back to {', '.join(self._session.get_providers())}.",
+                "run infsa-deploy doctor for what is missing.",
+            )
+        self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map, path)
+        self.inputs = tuple(map(_info, self._session.get_inputs()))
+        self.outputs = tuple(map(_info, self._session.get_outputs()))
+
+    def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        """Run once; arrays are checked against the model's inputs first."""
+        check_feeds(self.inputs, feeds)
+        names = [info.name for info in self.outputs]
+        return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def close(self) -> None:
+        """Free the session's memory."""
+        del self._session
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
+
+
+def _available(provider: str) -> str:
+    if provider not in PROVIDERS:
+        raise UsageError(f"provider {provider!r} is unknown.", "", f"choose one of {', '.join(PROVIDERS)}.")
+    wanted, present = PROVIDERS[provider], onnxruntime.get_available_providers()
+    if wanted not in present:
+        raise HostError(
+            f"this ONNX Runtime has no {wanted}.",
+            f"it has {', '.join(present)}.",
+            "pip uninstall onnxruntime; pip install 'infsa-deploy[gpu]'",
+        )
+    return wanted
+
+
+def _info(argument: Any) -> TensorInfo:
+    return TensorInfo(argument.name, tuple(argument.shape), DTYPES.get(argument.type, argument.type))

@@ -1,0 +1,174 @@
+"""Proof that an exported model computes what its reference model computes.
+
+The yardstick is the reference in float64. How wrong a correct program may be is not a constant but what the same
+model, run eagerly in the artefact's own precision, gets wrong: an output passes when its largest error is at most
+twice that, plus one unit in the last place of the largest output (below which two correct programs may round
+apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from infsa_models import digits
+from infsa_models.checkpoint import weights_hash
+
+from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.export.sources import Reference, load_reference
+from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
+from infsa_deploy.runtime import Session
+from infsa_deploy.runtime.eager import EagerSession
+from infsa_deploy.runtime.images import preprocess
+from infsa_deploy.runtime.ort import OrtSession
+
+ERROR_FACTOR = 2.0
+EPSILON = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+BATCH = 8
+
+Batch = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to compare: images of the digits test set, images of noise, and the seed of the noise."""
+
+    real: int = 32
+    random: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.real < 0 or self.random < 0 or self.real + self.random == 0:
+            raise UsageError("there is nothing to compare.", "no images were asked for.", "ask for at least one.")
+
+
+def validate_model(
+    path: Path,
+    plan: Plan,
+    *,
+    weights: Path | None = None,
+    module: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[str], None] = lambda phase: None,
+) -> ValidationReport:
+    """Compare the ONNX model at `path`, run by ONNX Runtime on the CPU, with its reference model.
+
+    Args:
+        path: a model written by infsa-deploy.
+        plan: the inputs.
+        weights: where the checkpoint is now, if it has moved since the export.
+        module: `package.module:factory` of the reference, for a model exported from Python.
+        threads: see OrtSession.
+        progress: called with the phase about to start.
+
+    Raises:
+        ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
+    """
+    candidate = OrtSession(path, threads=threads)
+    metadata = candidate.metadata
+    progress("building the reference model")
+    reference = rebuild_reference(metadata, weights, module)
+    check_same_weights(reference, metadata, path)
+    exact = EagerSession(reference.module, metadata.image, "fp64")
+    eager = EagerSession(reference.module, metadata.image, metadata.dtype)
+    comparisons: list[OutputComparison] = []
+    for kind, batches in _inputs(plan, metadata.image).items():
+        progress(f"comparing {kind} images")
+        comparisons += _compare(kind, batches, exact, eager, candidate, metadata.dtype)
+    passed = all(comparison.passed for comparison in comparisons)
+    return ValidationReport(str(path), candidate.runtime, metadata.dtype, tuple(comparisons), passed)
+
+
+def rebuild_reference(metadata: ModelMetadata, weights: Path | None = None, module: str | None = None) -> Reference:
+    """Build the reference model that `metadata` names, from `weights` or `module` where given instead.
+
+    Raises:
+        ModelError: the metadata name no source, or it cannot be built.
+    """
+    source = metadata.source
+    if weights:
+        source = replace(source, weights=str(weights.resolve()))
+    if module:
+        source = replace(source, module=module, image_size=(metadata.image.height, metadata.image.width))
+    if source == ModelSource():
+        raise ModelError(
+            "the model does not say where its reference comes from.",
+            "it was exported from a module in memory.",
+            "name it: --module package.module:factory",
+        )
+    return load_reference(source)
+
+
+def check_same_weights(reference: Reference, metadata: ModelMetadata, path: Path) -> None:
+    """Raise ModelError unless `reference` has the weights that `path` was exported from."""
+    found = weights_hash(reference.module)
+    if found != metadata.weights_sha256:
+        raise ModelError(
+            f"the reference model is not the one {path} was exported from.",
+            f"its weights hash to {found[:12]}, the model records {metadata.weights_sha256[:12]}.",
+            "give the original checkpoint with --weights, or export again.",
+        )
+
+
+def _compare(
+    kind: str, batches: Iterator[Batch], exact: Session, eager: Session, candidate: Session, dtype: str
+) -> Iterator[OutputComparison]:
+    outputs: dict[str, list[tuple[Any, Any, Any]]] = {info.name: [] for info in candidate.outputs}
+    (image_input,) = candidate.inputs
+    for batch in batches:
+        wide, narrow = exact({exact.inputs[0].name: batch}), eager({eager.inputs[0].name: batch})
+        found = candidate({image_input.name: batch.astype(image_input.dtype)})
+        for name, kept in outputs.items():
+            kept.append((wide[name], narrow[name], found[name]))
+    for name, kept in outputs.items():
+        arrays = (np.concatenate(parts).astype(np.float64) for parts in zip(*kept, strict=True))
+        yield _comparison(name, kind, *arrays, epsilon=EPSILON[dtype])
+
+
+def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, *, epsilon: float) -> OutputComparison:
+    images = len(exact)
+    scale = float(np.abs(exact).max())
+    error, eager_error = float(np.abs(found - exact).max()), float(np.abs(eager - exact).max())
+    flat, other = exact.reshape(images, -1), found.reshape(images, -1)
+    norms = np.linalg.norm(flat, axis=1) * np.linalg.norm(other, axis=1)
+    cosine = np.divide((flat * other).sum(axis=1), norms, out=np.ones(images), where=norms > 0)
+    return OutputComparison(
+        output=name,
+        inputs=kind,
+        images=images,
+        max_abs=error,
+        relative=error / scale if scale else error,
+        cosine=float(cosine.min()),
+        top1_agreement=float((flat.argmax(axis=1) == other.argmax(axis=1)).mean()),
+        eager_max_abs=eager_error,
+        bound=ERROR_FACTOR * eager_error + epsilon * scale,
+    )
+
+
+def _inputs(plan: Plan, spec: ImageSpec) -> dict[str, Iterator[Batch]]:
+    kinds = {
+        "real": (plan.real, _real(spec, plan.real)),
+        "random": (plan.random, _random(spec, plan.random, plan.seed)),
+    }
+    return {kind: batches for kind, (count, batches) in kinds.items() if count}
+
+
+def _real(spec: ImageSpec, count: int) -> Iterator[Batch]:
+    """Pictures of the digits test set, read as a picture file of any size would be."""
+    pictures = digits.test_set(count).images
+    for start in range(0, count, BATCH):
+        chosen = pictures[start : start + BATCH].astype(np.float32)[..., None] / 255
+        yield np.concatenate([preprocess(picture, spec) for picture in chosen])
+
+
+def _random(spec: ImageSpec, count: int, seed: int) -> Iterator[Batch]:
+    """Standard normal noise, which a normalised picture resembles in scale and nothing else."""
+    generator = np.random.default_rng(seed)
+    for start in range(0, count, BATCH):
+        shape = (min(BATCH, count - start), spec.channels, spec.height, spec.width)
+        yield generator.standard_normal(shape, dtype=np.float32)

@@ -1,0 +1,177 @@
+"""What a checkpoint of a ViT holds: key names, shapes in symbols, torchvision's names, sizes they imply.
+
+Symbols: E embedding, M hidden width of the MLP, C channels, P patch, T tokens, K classes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from torch import Tensor
+
+from infsa_deploy.errors import ModelError
+
+Shape = tuple[int | str, ...]
+
+OUTER: dict[str, Shape] = {
+    "class_token": (1, 1, "E"),
+    "position_embedding": (1, "T", "E"),
+    "patch_embed.weight": ("E", "C", "P", "P"),
+    "patch_embed.bias": ("E",),
+    "norm.weight": ("E",),
+    "norm.bias": ("E",),
+    "head.weight": ("K", "E"),
+    "head.bias": ("K",),
+}
+BLOCK: dict[str, Shape] = {
+    "norm1.weight": ("E",),
+    "norm1.bias": ("E",),
+    **{f"attention.{name}_proj.weight": ("E", "E") for name in ("q", "k", "v", "out")},
+    **{f"attention.{name}_proj.bias": ("E",) for name in ("q", "k", "v", "out")},
+    "attention.rho_logit": (),
+    "norm2.weight": ("E",),
+    "norm2.bias": ("E",),
+    "mlp.expand.weight": ("M", "E"),
+    "mlp.expand.bias": ("M",),
+    "mlp.contract.weight": ("E", "M"),
+    "mlp.contract.bias": ("E",),
+}
+# (our prefix, torchvision's prefix); the second spelling of an MLP layer is torchvision's older one.
+TORCHVISION_PREFIXES = (
+    ("position_embedding", "encoder.pos_embedding"),
+    ("patch_embed.", "conv_proj."),
+    ("norm.", "encoder.ln."),
+    ("head.", "heads.head."),
+)
+TORCHVISION_BLOCK_PREFIXES = (
+    ("norm1.", "ln_1."),
+    ("attention.", "self_attention."),
+    ("norm2.", "ln_2."),
+    ("mlp.expand.", "mlp.0."),
+    ("mlp.contract.", "mlp.3."),
+    ("mlp.expand.", "mlp.linear_1."),
+    ("mlp.contract.", "mlp.linear_2."),
+)
+OUR_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+TORCHVISION_BLOCK = re.compile(r"encoder\.layers\.encoder_layer_(\d+)\.(.+)")
+
+
+def expected_shapes(depth: int, *, has_rho: bool) -> dict[str, Shape]:
+    """Every key of a ViT of that depth with its shape in symbols; softmax attention has no rho."""
+    block = {key: shape for key, shape in BLOCK.items() if has_rho or not key.endswith("rho_logit")}
+    blocks = {f"blocks.{i}.{key}": shape for i in range(depth) for key, shape in block.items()}
+    return {**OUTER, **blocks}
+
+
+def is_torchvision(state: Mapping[str, Tensor]) -> bool:
+    """Whether the keys are those of torchvision's VisionTransformer."""
+    return any(key.startswith(("encoder.", "conv_proj.")) for key in state)
+
+
+def in_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors under our names, packed q, k, v split in three; unknown keys are kept as they are."""
+    if not is_torchvision(state):
+        return dict(state)
+    renamed: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        for our_key, part in _unpacked(our_name(key), tensor):
+            renamed[our_key] = part
+    return renamed
+
+
+def our_name(key: str) -> str:
+    """Our name of a torchvision key; a key we do not know comes back unchanged."""
+    block = TORCHVISION_BLOCK.fullmatch(key)
+    if block is None:
+        return _swap_prefix(key, [(theirs, ours) for ours, theirs in TORCHVISION_PREFIXES])
+    rest = _swap_prefix(block[2], [(theirs, ours) for ours, theirs in TORCHVISION_BLOCK_PREFIXES])
+    return f"blocks.{int(block[1])}.{rest}"
+
+
+def torchvision_name(key: str) -> str:
+    """The inverse of our_name."""
+    block = OUR_BLOCK.fullmatch(key)
+    if block is None:
+        return _swap_prefix(key, TORCHVISION_PREFIXES)
+    return f"encoder.layers.encoder_layer_{block[1]}.{_swap_prefix(block[2], TORCHVISION_BLOCK_PREFIXES)}"
+
+
+def _swap_prefix(key: str, prefixes: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
+    for old, new in prefixes:
+        if key.startswith(old):
+            return new + key.removeprefix(old)
+    return key
+
+
+def _unpacked(key: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    stem, _, kind = key.rpartition(".in_proj_")
+    if not stem or tensor.ndim == 0 or tensor.shape[0] % 3:
+        yield key, tensor
+        return
+    for name, part in zip("qkv", tensor.chunk(3), strict=True):
+        yield f"{stem}.{name}_proj.{kind}", part.clone()
+
+
+def depth_of(state: Mapping[str, Tensor]) -> int:
+    """Number of transformer layers that the (our) keys speak of."""
+    indices = {int(match[1]) for match in map(OUR_BLOCK.fullmatch, state) if match}
+    # A stray huge index must not make a list of as many expected keys.
+    return min(max(indices) + 1, len(state)) if indices else 0
+
+
+def solve_sizes(state: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """The value of each symbol, by vote of all tensors that show it, so that one misfit stands out."""
+    votes: dict[str, Counter[int]] = {}
+    for key, shape in shapes.items():
+        if key in state and state[key].ndim == len(shape):
+            for symbol, size in zip(shape, state[key].shape, strict=True):
+                if isinstance(symbol, str):
+                    votes.setdefault(symbol, Counter())[size] += 1
+    return {symbol: counter.most_common(1)[0][0] for symbol, counter in votes.items()}
+
+
+def with_sizes(shapes: Mapping[str, Shape], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shapes with their symbols replaced by sizes; -1 where no tensor showed one."""
+    return {
+        key: tuple(part if isinstance(part, int) else sizes.get(part, -1) for part in shape)
+        for key, shape in shapes.items()
+    }
+
+
+def check_state(
+    what: str,
+    state: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    spelled: Callable[[str], str] = str,
+) -> None:
+    """Raise ModelError, naming all keys that are missing, extra or misshapen, unless state has these shapes.
+
+    A size of -1 fits any. `spelled` turns our name of a key into the one the file uses.
+    """
+    missing = {spelled(key): key for key in sorted(set(shapes) - set(state))}
+    extra = {spelled(key): key for key in sorted(set(state) - set(shapes))}
+    lines = [f"missing: {name}{_nearest(name, extra, 'the file has')}" for name in missing]
+    lines += [f"extra: {name}{_nearest(name, missing or map(spelled, shapes), 'did it mean')}" for name in extra]
+    for key in sorted(set(shapes) & set(state)):
+        tensor, shape = state[key], shapes[key]
+        fits = tensor.ndim == len(shape) and all(
+            want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
+        )
+        if not (fits and tensor.is_floating_point()):
+            wanted = str(list(shape)).replace("-1", "any")
+            found = f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+            lines.append(f"misshapen: {spelled(key)} is {found}, expected {wanted} of floats")
+    if lines:
+        raise ModelError(
+            what,
+            "\n       ".join(lines),
+            "rename or reshape these keys, or state the right model for the file",
+        )
+
+
+def _nearest(name: str, others: Iterable[str], label: str) -> str:
+    near = difflib.get_close_matches(name, list(others), n=1, cutoff=0.7)
+    return f" ({label} {near[0]}?)" if near else ""

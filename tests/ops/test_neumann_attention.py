@@ -1,0 +1,84 @@
+"""NeumannAttention: eager and ONNX body against the reference formula in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from infsa_models.attention import pure_attention
+
+from infsa_deploy.errors import UsageError
+from infsa_deploy.ops.neumann_attention import OP
+from tests.ops.single_node import run_body
+
+RHO, EPS = 0.9, 1e-6
+FP16_LARGEST = 65504
+
+
+def packed(B: int, N: int, H: int, D: int, *, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(N)
+    return (torch.randn(B, N, 3 * H * D, generator=generator) * scale).to(dtype)
+
+
+def reference(qkv: torch.Tensor, heads: int, hops: int) -> torch.Tensor:
+    B, N, width = qkv.shape
+    q, k, v = qkv.view(B, N, 3, heads, width // (3 * heads)).permute(2, 0, 3, 1, 4)
+    return pure_attention(q, k, v, RHO, hops).transpose(1, 2).reshape(B, N, -1)
+
+
+@pytest.mark.parametrize(("B", "N", "H", "D"), [(1, 1, 1, 8), (2, 5, 3, 24), (1, 197, 2, 64)])
+@pytest.mark.parametrize("hops", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_eager_and_body(B, N, H, D, hops, dtype, assert_within):
+    qkv = packed(B, N, H, D, dtype=dtype)
+    exact = reference(qkv.double(), H, hops)
+    narrow = reference(qkv, H, hops)
+    assert_within(OP.torch_op(qkv, H, RHO, hops, EPS), exact, narrow, dtype)
+    attributes = {"heads": H, "rho": RHO, "hops": hops, "eps": EPS}
+    assert_within(run_body(OP, {"qkv": qkv}, attributes)[0], exact, narrow, dtype)
+
+
+def test_float64_stays_float64():
+    qkv = packed(1, 33, 2, 16).double()
+    found = OP.torch_op(qkv, 2, RHO, 3, EPS)
+    torch.testing.assert_close(found, reference(qkv, 2, 3), rtol=1e-12, atol=1e-15)
+
+
+def test_fp16_where_a_sum_of_squares_in_fp16_overflows(assert_within):
+    N = 4096
+    qkv = packed(1, N, 1, 16, scale=4.0, dtype=torch.float16)
+    q, k, v = qkv.float().view(N, 3, 16).unbind(1)
+    scores = torch.relu(q @ k.T / 16)
+    assert scores.square().sum() > FP16_LARGEST
+    exact = reference(qkv.double(), 1, 1)
+    in_fp16 = (RHO * (scores / scores.norm()).half().float() @ v).half()  # only the sums are wide
+    found = OP.torch_op(qkv, 1, RHO, 1, EPS)
+    assert found.abs().max() > 0
+    assert_within(found[0], exact[0], in_fp16, torch.float16)
+    (body,) = run_body(OP, {"qkv": qkv}, {"heads": 1, "rho": RHO, "hops": 1, "eps": EPS})
+    assert_within(body[0], exact[0], in_fp16, torch.float16)
+
+
+def test_all_scores_negative_gives_zeros():
+    qkv = packed(1, 9, 2, 16).view(1, 9, 3, 32)
+    qkv[:, :, 0], qkv[:, :, 1] = qkv[:, :, 0].abs(), -qkv[:, :, 1].abs()
+    qkv = qkv.view(1, 9, 96)
+    assert OP.torch_op(qkv, 2, RHO, 3, EPS).abs().max() == 0
+    assert run_body(OP, {"qkv": qkv}, {"heads": 2, "rho": RHO, "hops": 3, "eps": EPS})[0].abs().max() == 0
+
+
+def test_torch_registration():
+    torch.library.opcheck(torch.ops.infsa.neumann_attention, (packed(2, 7, 2, 8), 2, RHO, 2, EPS))
+
+
+@pytest.mark.parametrize("wrong", [{"hops": 0}, {"rho": 0.0}, {"rho": 1.5}, {"heads": 0}, {"eps": -1.0}])
+def test_attributes_out_of_range(wrong):
+    values = {"heads": 2, "rho": RHO, "hops": 1, "eps": EPS} | wrong
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        OP.contract.check_attributes(values)
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        OP.torch_op(packed(1, 3, 2, 8), *values.values())
+
+
+def test_flops_by_hand():
+    # q k^T: 2*3*5*5*7 = 1050; each of 2 hops another product with the 5 x 5 affinity: 2 * 1050
+    assert OP.flops({"B": 1, "H": 3, "N": 5, "D": 7}, {"hops": 2}) == 3 * 1050

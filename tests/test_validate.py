@@ -1,0 +1,102 @@
+"""Validation passes what is right and fails what is not, by how much it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from infsa_models.checkpoint import save_vit
+
+from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.sources import load_reference
+from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.validate import Plan, validate_model
+
+PLAN = Plan(real=5, random=3)
+
+
+@pytest.fixture
+def exported(tiny, tmp_path):
+    """Export a tiny checkpoint and return the paths of model and checkpoint."""
+
+    def run(variant: str):
+        weights, path = tmp_path / f"{variant}.safetensors", tmp_path / f"{variant}.onnx"
+        save_vit(tiny(variant).module, weights)
+        export_reference(load_reference(ModelSource(weights=str(weights))), path)
+        return path, weights
+
+    return run
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
+def test_a_right_model_passes(variant, exported):
+    path, _ = exported(variant)
+    phases: list[str] = []
+    report = validate_model(path, PLAN, threads=1, progress=phases.append)
+    assert report.passed
+    assert [(c.output, c.inputs, c.images) for c in report.comparisons] == [
+        ("logits", "real", 5),
+        ("logits", "random", 3),
+    ]
+    for comparison in report.comparisons:
+        assert comparison.top1_agreement == 1.0
+        assert comparison.cosine == pytest.approx(1.0, abs=1e-9)
+        assert 0 < comparison.eager_max_abs < 1e-5
+        assert comparison.bound >= 2 * comparison.eager_max_abs
+    assert len(phases) == 3
+
+
+def damage(path, change: float) -> None:
+    """Scale the head's weights by 1 + change."""
+    model, metadata = load_model(path)
+    weight = model.graph.initializers["head.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1 + change), name="head.weight")
+    save_model(model, metadata, path)
+
+
+@pytest.mark.parametrize("change", [1e-4, float("nan")])
+def test_a_wrong_model_fails(change, exported):
+    path, _ = exported("linear")
+    damage(path, change)
+    report = validate_model(path, PLAN, threads=1)
+    assert not report.passed
+    assert not any(c.passed for c in report.comparisons)
+
+
+def test_the_reference_must_be_the_same_model(exported, tiny):
+    path, weights = exported("linear")
+    save_vit(tiny("linear", num_classes=5).module, weights)
+    assert validate_model(path, PLAN, threads=1).passed
+    other = tiny("linear")
+    other.module.head.bias.data += 1
+    save_vit(other.module, weights)
+    with pytest.raises(ModelError, match="not the one"):
+        validate_model(path, PLAN)
+
+
+def test_a_checkpoint_that_moved(exported, tmp_path):
+    path, weights = exported("pure")
+    moved = weights.rename(tmp_path / "moved.safetensors")
+    with pytest.raises(ModelError, match=weights.name):
+        validate_model(path, PLAN)
+    assert validate_model(path, PLAN, weights=moved, threads=1).passed
+
+
+def test_a_module_from_memory_must_be_named(tmp_path):
+    import torch
+
+    import infsa_deploy
+    from tests.export.authors_attention import factory
+
+    path = tmp_path / "m.onnx"
+    infsa_deploy.export(factory(), (torch.zeros(1, 3, 32, 40),), path)
+    with pytest.raises(ModelError, match="where its reference comes from"):
+        validate_model(path, PLAN)
+    assert validate_model(path, PLAN, module="tests.export.authors_attention:factory", threads=1).passed
+
+
+def test_an_empty_plan():
+    with pytest.raises(UsageError, match="nothing to compare"):
+        Plan(0, 0)
