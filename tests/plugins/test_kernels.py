@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import exact_interpreter
-import launch
 import pytest
 import torch
-from tolerance import assert_close
 
 from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
+from tests.plugins import exact_interpreter, launch
+from tests.plugins.tolerance import assert_close
 
 exact_interpreter.install()
 
