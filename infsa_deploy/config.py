@@ -9,9 +9,10 @@ from typing import Literal
 from infsa_deploy.errors import UsageError
 
 Hops = int | Literal["inf"]
+Dtype = Literal["fp32", "fp16", "bf16"]
 
 VARIANTS = ("linear", "pure", "softmax")
-DTYPES = ("fp32",)
+DTYPES: tuple[Dtype, ...] = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,16 @@ class ExportConfig:
     Attributes:
         fold: replace attention by its deployable form on custom ops; False keeps the reference formula.
         static_batch: fixed batch size, or None for a dynamic batch axis.
+        dynamic_size: leave height and width free, in whole patches; positions are interpolated in the graph.
+        dtype: type of weights and activations, one of DTYPES.
+        keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
     """
 
     fold: bool = True
     static_batch: int | None = None
+    dynamic_size: bool = False
+    dtype: Dtype = "fp32"
+    keep_io: bool = True
 
 
 def parse_image_size(text: str) -> tuple[int, int]:

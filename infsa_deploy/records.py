@@ -24,7 +24,9 @@ class ImageSpec:
     """What the model's image input holds, and how a picture becomes it.
 
     A picture is scaled (bicubic) until it covers (height, width) / crop_fraction, cropped in the centre, taken to
-    [0, 1], and normalised by `mean` and `std`, one value a channel.
+    [0, 1], and normalised by `mean` and `std`, one value a channel. Where `multiple_of` is set the model takes any
+    size whose sides are multiples of it, a picture keeps its own as nearly as that allows, and (height, width) is the
+    size the model was made for.
     """
 
     channels: int
@@ -33,6 +35,7 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_fraction: float = 1.0
+    multiple_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,57 @@ class ModelMetadata:
 
 
 @dataclass(frozen=True)
+class WeightLoss:
+    """A weight tensor with elements outside the low type's range.
+
+    Attributes:
+        name: name of the initializer.
+        elements: number of elements.
+        to_zero: elements that were not zero and now are: below half of the smallest subnormal.
+        saturated: finite elements beyond the largest number, set to that number.
+    """
+
+    name: str
+    elements: int
+    to_zero: int
+    saturated: int
+
+
+@dataclass(frozen=True)
+class PrecisionReport:
+    """What `retype` did.
+
+    Attributes:
+        dtype: `fp16` or `bf16`.
+        keep_io: whether graph inputs and outputs stayed float32.
+        weights: number of weight tensors converted.
+        weights_bytes_before: size of those in float32.
+        weights_bytes_after: their size now, with the copies that float32 nodes still read.
+        casts: Cast nodes added.
+        kept_fp32: why, for each node that stayed in float32, by node name.
+        losses: the weights that lost elements.
+    """
+
+    dtype: str
+    keep_io: bool
+    weights: int
+    weights_bytes_before: int
+    weights_bytes_after: int
+    casts: int
+    kept_fp32: Mapping[str, str]
+    losses: tuple[WeightLoss, ...]
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """An export: the file, what it says of itself, and what narrowing its types cost (None where they were kept)."""
+
+    path: str
+    metadata: ModelMetadata
+    precision: PrecisionReport | None = None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One image's most likely classes, best first."""
 
@@ -76,7 +130,7 @@ class OutputComparison:
     """One output of a candidate against the float64 reference, over one set of inputs.
 
     Attributes:
-        inputs: `real` or `random`.
+        inputs: what the images were, and their size: `real 224x224`, `random 224x224`.
         max_abs: largest |candidate - reference|.
         relative: `max_abs` over the largest |reference|.
         cosine: smallest cosine similarity of an image's output with the reference.
@@ -183,6 +237,6 @@ def _decode(kind: Any, value: Any) -> Any:
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return tuple(_decode(k, item) for k, item in zip(kinds, value, strict=True))
     if origin in (types.UnionType, typing.Union) and value is not None:
-        composite = [k for k in arguments if typing.get_origin(k) is tuple]
-        return _decode(composite[0], value) if composite and isinstance(value, list) else value
+        composite = [k for k in arguments if typing.get_origin(k) is tuple or dataclasses.is_dataclass(k)]
+        return _decode(composite[0], value) if composite and isinstance(value, list | dict) else value
     return value

@@ -37,8 +37,8 @@ def test_a_right_model_passes(variant, exported):
     report = validate_model(path, PLAN, threads=1, progress=phases.append)
     assert report.passed
     assert [(c.output, c.inputs, c.images) for c in report.comparisons] == [
-        ("logits", "real", 5),
-        ("logits", "random", 3),
+        ("logits", "real 16x24", 5),
+        ("logits", "random 16x24", 3),
     ]
     for comparison in report.comparisons:
         assert comparison.top1_agreement == 1.0

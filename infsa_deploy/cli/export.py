@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from infsa_deploy.cli.parameters import FILE, HOPS, IMAGE_SIZE, json_option
-from infsa_deploy.config import VARIANTS, ExportConfig, ModelSource
+from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, ModelSource
 
 
 @click.command()
@@ -24,6 +24,9 @@ from infsa_deploy.config import VARIANTS, ExportConfig, ModelSource
 @click.option("--mean", type=float, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
 @click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")
 @click.option("--batch", type=click.IntRange(min=1), help="Fix the batch size (default: any).")
+@click.option("--dynamic-size", is_flag=True, help="Any height and width in whole patches, in one model.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Weights and activations.")
+@click.option("--low-precision-io", is_flag=True, help="Narrow the model's inputs and outputs too.")
 @click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with.")
 @click.option("-o", "--output", type=FILE, help="ONNX file to write (default: artifacts/NAME.onnx).")
 @json_option
@@ -33,6 +36,9 @@ def command(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     batch: int | None,
+    dynamic_size: bool,
+    dtype: Dtype,
+    low_precision_io: bool,
     no_fold: bool,
     output: Path | None,
     as_json: bool,
@@ -42,6 +48,7 @@ def command(
 
     Alone, `infsa-deploy export --variant linear` exports the trained digits model of that variant.
     """  # fmt: skip
+    from infsa_deploy.cli.tables import precision_notes
     from infsa_deploy.export.naming import default_output, relabelled
     from infsa_deploy.export.pipeline import export_reference
     from infsa_deploy.export.sources import load_reference
@@ -51,6 +58,8 @@ def command(
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
     reference = relabelled(load_reference(origin), classes, mean, std)
-    path = output or default_output(reference, folded=not no_fold)
-    metadata = export_reference(reference, path, ExportConfig(fold=not no_fold, static_batch=batch))
-    click.echo(to_json(metadata) if as_json else path)
+    config = ExportConfig(not no_fold, batch, dynamic_size, dtype, keep_io=not low_precision_io)
+    report = export_reference(reference, output or default_output(reference, config), config)
+    for note in precision_notes(report.precision):
+        click.echo(note, err=True)
+    click.echo(to_json(report) if as_json else report.path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, ValidationReport
+from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, PrecisionReport, ValidationReport
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -17,7 +17,7 @@ def comparison_table(report: ValidationReport) -> Table:
     table = Table(title=f"{report.model}: {report.runtime}, {report.dtype}, against the reference in float64")
     table.add_column("")
     for c in report.comparisons:
-        table.add_column(f"{c.output}, {c.images} {c.inputs} images", justify="right")
+        table.add_column(f"{c.output}, {c.images} {c.inputs}", justify="right")
     columns = [_comparison_column(c) for c in report.comparisons]
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
@@ -72,6 +72,21 @@ def summary_table(summary: GraphSummary) -> Table:
     for name, text in rows.items():
         table.add_row(name, Text(text))
     return table
+
+
+def precision_notes(report: PrecisionReport | None) -> list[str]:
+    """What a user should know of a narrowing: what stayed wide, and the weights that lost elements."""
+    if report is None:
+        return []
+    megabytes = (report.weights_bytes_before / 1e6, report.weights_bytes_after / 1e6)
+    notes = [
+        f"{report.dtype}: {report.weights} weights, {megabytes[0]:.1f} MB -> {megabytes[1]:.1f} MB; "
+        f"{len(report.kept_fp32)} nodes stay in fp32"
+    ]
+    for loss in report.losses:
+        lost = f"{loss.to_zero} of {loss.elements} elements became zero, {loss.saturated} were cut to the largest"
+        notes.append(f"warning: weight {loss.name}: {lost}")
+    return notes
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:

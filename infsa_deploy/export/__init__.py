@@ -14,10 +14,12 @@ import onnx_ir as ir
 
 from infsa_deploy.export.attach_ops import attach_ops
 from infsa_deploy.export.fold_constants import fold_constants
+from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from infsa_deploy.export.strip_provenance import strip_provenance
 
 PIPELINE: tuple[Callable[[ir.Model], ir.Model], ...] = (
     fold_constants,
+    hoist_token_selection,
     strip_provenance,
     attach_ops,
 )

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import HostError, UsageError
 from infsa_deploy.export.sources import Reference
 
 ARTIFACTS = Path("artifacts")
 
 
-def default_output(reference: Reference, *, folded: bool) -> Path:
+def default_output(reference: Reference, config: ExportConfig) -> Path:
     """`artifacts/NAME[_HxW][_suffixes].onnx`; the folder is made. HostError when it cannot be."""
     parts = [reference.name]
     if reference.source.image_size:
@@ -21,8 +22,12 @@ def default_output(reference: Reference, *, folded: bool) -> Path:
         parts.append(f"hops{reference.source.hops}")
     if reference.source.power_iterations not in (None, 1):
         parts.append(f"power{reference.source.power_iterations}")
-    if not folded:
+    if config.dynamic_size:
+        parts.append("dynamic")
+    if not config.fold:
         parts.append("reference")
+    if config.dtype != "fp32":
+        parts.append(config.dtype)
     try:
         ARTIFACTS.mkdir(exist_ok=True)
     except OSError as error:

@@ -13,16 +13,18 @@ from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
+from infsa_deploy.export.dynamic_size import trace_dynamic_size
+from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
 from infsa_deploy.export.trace import trace
 from infsa_deploy.files import check_target
-from infsa_deploy.records import ImageSpec, ModelMetadata
+from infsa_deploy.records import ExportReport, ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
 
 
-def export_reference(reference: Reference, path: Path, config: ExportConfig | None = None) -> ModelMetadata:
-    """Export `reference` to `path` and return the metadata written with it.
+def export_reference(reference: Reference, path: Path, config: ExportConfig | None = None) -> ExportReport:
+    """Export `reference` to `path` and report what was written.
 
     Raises:
         ModelError: the module cannot be traced.
@@ -41,7 +43,7 @@ def export_module(
     config: ExportConfig | None = None,
     image: ImageSpec | None = None,
     classes: Sequence[str] = (),
-) -> ModelMetadata:
+) -> ExportReport:
     """Export any module that holds attention shaped like the authors' `InfSAAttention`.
 
     Args:
@@ -78,22 +80,26 @@ def export_module(
     return _export(reference, example_inputs, Path(path), config or ExportConfig())
 
 
-def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ModelMetadata:
+def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ExportReport:
     check_target(path)
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
-    model = trace(module, examples, static_batch=config.static_batch)
+    if config.dynamic_size:
+        model, image = trace_dynamic_size(module, reference.image, config.static_batch)
+    else:
+        model, image = trace(module, examples, static_batch=config.static_batch), reference.image
     for transform in PIPELINE:
         model = transform(model)
+    precision = None if config.dtype == "fp32" else retype(model, config.dtype, keep_io=config.keep_io)
     metadata = ModelMetadata(
         variant=reference.variant,
         form="ops" if config.fold else "reference",
         architecture=reference.architecture,
-        image=reference.image,
+        image=image,
         classes=reference.classes,
         weights_sha256=weights_hash(reference.module),
         source=reference.source,
-        dtype="fp32",
+        dtype=config.dtype,
         tool_version=__version__,
     )
     save_model(model, metadata, path)
-    return metadata
+    return ExportReport(str(path), metadata, precision)

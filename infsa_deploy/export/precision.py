@@ -23,51 +23,10 @@ from infsa_deploy.errors import ModelError
 from infsa_deploy.export.fp32_islands import accepts, fp32_nodes, is_float
 from infsa_deploy.export.initializers import free_name
 from infsa_deploy.ops.contract import DOMAIN
+from infsa_deploy.records import PrecisionReport, WeightLoss
 
 FLOAT = ir.DataType.FLOAT
 LOW_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
-
-
-@dataclass(frozen=True)
-class WeightLoss:
-    """A weight tensor with elements outside the low type's range.
-
-    Attributes:
-        name: name of the initializer.
-        elements: number of elements.
-        to_zero: elements that were not zero and now are: below half of the smallest subnormal.
-        saturated: finite elements beyond the largest number, set to that number.
-    """
-
-    name: str
-    elements: int
-    to_zero: int
-    saturated: int
-
-
-@dataclass(frozen=True)
-class PrecisionReport:
-    """What `retype` did.
-
-    Attributes:
-        dtype: `fp16` or `bf16`.
-        keep_io: whether graph inputs and outputs stayed float32.
-        weights: number of weight tensors converted.
-        weights_bytes_before: size of those in float32.
-        weights_bytes_after: their size now, with the copies that float32 nodes still read.
-        casts: Cast nodes added.
-        kept_fp32: why, for each node that stayed in float32, by node name.
-        losses: the weights that lost elements.
-    """
-
-    dtype: str
-    keep_io: bool
-    weights: int
-    weights_bytes_before: int
-    weights_bytes_after: int
-    casts: int
-    kept_fp32: dict[str, str]
-    losses: tuple[WeightLoss, ...]
 
 
 def retype(model: ir.Model, dtype: Literal["fp16", "bf16"], *, keep_io: bool = True) -> PrecisionReport:

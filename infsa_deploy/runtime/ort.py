@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime
 
-from infsa_deploy.errors import HostError, ModelError, UsageError
+from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
 from infsa_deploy.records import read_metadata
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
@@ -43,11 +43,7 @@ class OrtSession:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])
         except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-            raise ModelError(
-                f"{path} cannot be loaded by ONNX Runtime.",
-                f"it is no ONNX model, or a truncated one: {str(error).splitlines()[0]}",
-                "export it again.",
-            ) from error
+            raise _unloadable(path, wanted, str(error).splitlines()[0]) from error
         self._session.disable_fallback()
         if self._session.get_providers()[0] != wanted:
             raise HostError(
@@ -68,6 +64,17 @@ class OrtSession:
     def close(self) -> None:
         """Free the session's memory."""
         del self._session
+
+
+def _unloadable(path: Path, provider: str, reason: str) -> DeployError:
+    if "NOT_IMPLEMENTED" in reason:
+        return HostError(
+            f"ONNX Runtime cannot run {path} on its {provider}.",
+            f"it lacks an operator in the model's type: {reason}",
+            "export with --dtype fp32 or fp16, or build a TensorRT engine.",
+        )
+    why = f"it is no ONNX model, or a truncated one: {reason}"
+    return ModelError(f"{path} cannot be loaded by ONNX Runtime.", why, "export it again.")
 
 
 def _check_file(path: Path) -> None:

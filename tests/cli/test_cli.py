@@ -17,7 +17,7 @@ from PIL import Image
 
 from infsa_deploy import doctor
 from infsa_deploy.cli import COMMANDS, main
-from infsa_deploy.records import CheckResult, GraphSummary, ModelMetadata, ValidationReport, from_json
+from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, ValidationReport, from_json
 from tests.test_validate import damage
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tensorrt", "rich", "PIL")
@@ -96,7 +96,7 @@ def test_export_json_and_labels(run, checkpoint, tmp_path):
     (tmp_path / "names.txt").write_text("cat\ndog\nowl\nant\nbee\n")
     options = ("--classes", "names.txt", "--mean", "0.1", "--std", "0.2", "--std", "0.3", "--std", "0.4", "--json")
     code, out, _ = run("export", "--weights", checkpoint, "-o", "m.onnx", *options)
-    metadata = from_json(ModelMetadata, out)
+    metadata = from_json(ExportReport, out).metadata
     assert code == 0
     assert metadata.classes == ("cat", "dog", "owl", "ant", "bee")
     assert metadata.image.mean == (0.1, 0.1, 0.1)

@@ -68,7 +68,7 @@ def test_the_authors_module(variant, golden):
 def test_the_authors_vit_in_onnx_runtime(variant, fold, golden, tmp_path):
     path = tmp_path / "model.onnx"
     source = ModelSource(weights=str(golden / f"torchvision_vit_{variant}_infsa.safetensors"))
-    metadata = export_reference(load_reference(source), path, ExportConfig(fold=fold))
+    metadata = export_reference(load_reference(source), path, ExportConfig(fold=fold)).metadata
     assert (metadata.variant, metadata.form) == (variant, "ops" if fold else "reference")
     arrays = np.load(golden / f"torchvision_vit_{variant}_infsa.npz")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

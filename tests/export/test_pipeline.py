@@ -100,7 +100,7 @@ def test_large_weights_go_to_external_data(tiny, export, tmp_path):
 def test_infsa_deploy_export_takes_any_module(tmp_path):
     module, path = factory(), tmp_path / "foreign.onnx"
     example = torch.randn(1, 3, 32, 40)
-    metadata = infsa_deploy.export(module, (example,), path, classes=list("abcdefg"))
+    metadata = infsa_deploy.export(module, (example,), path, classes=list("abcdefg")).metadata
     assert metadata.classes == tuple("abcdefg")
     with torch.no_grad():
         expected = module(example).numpy()
