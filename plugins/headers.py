@@ -57,7 +57,9 @@ def cuda_headers() -> Path:
     """The CUDA headers in triton's wheel."""
     triton = package_folder("triton")
     if triton is None:
-        raise SystemExit("headers.py: triton is missing. It compiles the kernels and ships CUDA's headers. pip install triton")
+        raise SystemExit(
+            "headers.py: triton is missing. It compiles the kernels and ships CUDA's headers. pip install triton"
+        )
     return triton / "backends" / "nvidia" / "include"
 
 

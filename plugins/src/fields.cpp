@@ -49,8 +49,12 @@ Fields::Fields(std::string const& op, std::vector<FieldSpec> const& specs, nvinf
         mIntegers[k] = specs[k].kind == PluginFieldType::kINT32 ? static_cast<int32_t>(value) : 0;
         mReals[k] = static_cast<float>(value);
     }
-    for (size_t k = 0; k < specs.size(); ++k)
-        if (!seen[k]) throw Error(op, ": field ", specs[k].name, " is missing. The op has ", names(specs), ".");
+    for (size_t k = 0; k < specs.size(); ++k) {
+        if (!seen[k] && specs[k].optional)
+            mIntegers[k] = static_cast<int32_t>(specs[k].maximum);
+        else if (!seen[k])
+            throw Error(op, ": field ", specs[k].name, " is missing. The op has ", names(specs), ".");
+    }
 }
 
 nvinfer1::PluginFieldCollection const* Fields::serialise(std::vector<FieldSpec> const& specs) {

@@ -68,14 +68,14 @@ int32_t Plugin::getOutputDataTypes(DataType* outputs, int32_t outputCount, DataT
 }
 
 int32_t Plugin::getOutputShapes(DimsExprs const* inputs, int32_t inputCount, DimsExprs const*, int32_t,
-    DimsExprs* outputs, int32_t outputCount, IExprBuilder& builder) noexcept {
+    DimsExprs* results, int32_t outputCount, IExprBuilder& builder) noexcept {
     return guarded<int32_t>("getOutputShapes", -1, [&] {
-        if (inputCount != static_cast<int32_t>(mSpec.inputRanks.size()) || outputCount != mSpec.outputs)
-            throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs and gives ", mSpec.outputs, " outputs.");
+        if (inputCount != static_cast<int32_t>(mSpec.inputRanks.size()) || outputCount != outputs())
+            throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs and gives ", outputs(), " outputs, not ", inputCount, " and ", outputCount, ".");
         for (int32_t i = 0; i < inputCount; ++i)
             if (inputs[i].nbDims != mSpec.inputRanks[i])
                 throw Error(mSpec.name, ": input ", i, " must have ", mSpec.inputRanks[i], " axes, not ", inputs[i].nbDims, ".");
-        outputShapes(inputs, outputs, builder);
+        outputShapes(inputs, results, builder);
         return 0;
     });
 }

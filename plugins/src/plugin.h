@@ -24,7 +24,7 @@ struct OpSpec {
     char const* name;
     std::vector<FieldSpec> fields;
     std::vector<int> inputRanks;
-    int outputs;
+    int outputs; // with the optional ones
 };
 
 using Shape = std::vector<int64_t>;
@@ -90,7 +90,7 @@ public:
     nvinfer1::AsciiChar const* getPluginVersion() const noexcept override { return kVersion; }
     nvinfer1::AsciiChar const* getPluginNamespace() const noexcept override { return kNamespace; }
 
-    int32_t getNbOutputs() const noexcept override { return mSpec.outputs; }
+    int32_t getNbOutputs() const noexcept override { return outputs(); }
     int32_t getOutputDataTypes(nvinfer1::DataType* outputs, int32_t outputCount, nvinfer1::DataType const* inputs,
         int32_t inputCount) const noexcept override;
     int32_t getOutputShapes(nvinfer1::DimsExprs const* inputs, int32_t inputCount, nvinfer1::DimsExprs const* shapes,
@@ -125,6 +125,9 @@ protected:
         void const* const* inputData, void* const* outputData, void* workspace) const = 0;
 
     virtual std::unique_ptr<Plugin> copy() const = 0;
+
+    // How many outputs the node has.
+    virtual int32_t outputs() const { return mSpec.outputs; }
 
     int32_t integer(size_t field) const { return mFields.integer(field); }
     float real(size_t field) const { return mFields.real(field); }

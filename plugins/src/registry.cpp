@@ -19,6 +19,7 @@ std::atomic<nvinfer1::ILoggerFinder*> loggerFinder{nullptr};
 
 } // namespace
 
+// TensorRT lends a logger where it knows one; what it calls its global logger may drop everything.
 void log(nvinfer1::ILogger::Severity severity, char const* message) noexcept {
     auto* finder = loggerFinder.load();
     auto* logger = finder ? finder->findLogger() : nullptr;

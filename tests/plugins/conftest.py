@@ -51,7 +51,14 @@ def built() -> Built:
     if missing:
         pytest.skip(f"the plugin library needs {', '.join(missing)} to be built")
     ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
-    settings = ["-D", "INFSA_PLUGINS_SM=80", "-D", "INFSA_PLUGINS_PTX=OFF", "-D", f"Python3_EXECUTABLE={sys.executable}"]
+    settings = [
+        "-D",
+        "INFSA_PLUGINS_SM=80",
+        "-D",
+        "INFSA_PLUGINS_PTX=OFF",
+        "-D",
+        f"Python3_EXECUTABLE={sys.executable}",
+    ]
     _run("cmake", "-S", ROOT / "plugins", "-B", BUILD, *ninja, *settings)
     _run("cmake", "--build", BUILD, "--parallel", "2")
     cache = (BUILD / "CMakeCache.txt").read_text()

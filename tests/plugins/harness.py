@@ -87,18 +87,18 @@ class Plugin:
         return Plugin(self.harness, self.native.harnessRevive(self.address))
 
     @staticmethod
-    def _tensors(tensors: Sequence[torch.Tensor], largest: Sequence[Sequence[int]] | None, drop: int | None) -> Any:
+    def _tensors(tensors: Sequence[torch.Tensor], largest: Sequence[Sequence[int]] | None = None) -> Any:
         array = (Tensor * len(tensors))()
         for i, (slot, tensor) in enumerate(zip(array, tensors, strict=True)):
             slot.rank = tensor.dim()
             slot.dims[: tensor.dim()] = list(tensor.shape)
             slot.largest[: tensor.dim()] = list(largest[i] if largest else tensor.shape)
             slot.bytes = tensor.numel() * tensor.element_size()
-            slot.host = None if i == drop else tensor.data_ptr()
+            slot.host = tensor.data_ptr()
         return array
 
     def offered(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], position: int) -> int:
-        array = self._tensors([*inputs, *outputs], None, None)
+        array = self._tensors([*inputs, *outputs])
         kind = TYPES[inputs[0].dtype]
         return self.native.harnessOffered(self.address, kind, array, len(inputs), len(outputs), position)
 
@@ -109,17 +109,15 @@ class Plugin:
         largest: Sequence[Sequence[int]] | None = None,
     ) -> int:
         """Bytes of workspace, or a negative code."""
-        array = self._tensors([*inputs, *outputs], largest, None)
-        return self.native.harnessConfigure(
-            self.address, TYPES[inputs[0].dtype], array, len(inputs), len(outputs)
-        )
+        array = self._tensors([*inputs, *outputs], largest)
+        return self.native.harnessConfigure(self.address, TYPES[inputs[0].dtype], array, len(inputs), len(outputs))
 
     def enqueue(
-        self, inputs: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], workspace: int, drop: int | None = None
+        self, inputs: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], workspace: int
     ) -> tuple[int, list[torch.Tensor]]:
-        """The code of enqueue (or of what the harness found wrong) and the outputs; `drop` passes one as null."""
+        """The code of enqueue (or of what the harness found wrong) and the outputs."""
         outputs = [torch.empty(*shape, dtype=inputs[0].dtype) for shape in shapes]
-        array = self._tensors([*inputs, *outputs], None, None if drop is None else len(inputs) + drop)
+        array = self._tensors([*inputs, *outputs])
         code = self.native.harnessEnqueue(
             self.address, TYPES[inputs[0].dtype], array, len(inputs), len(outputs), C.c_int64(workspace)
         )
@@ -176,9 +174,7 @@ class StandIn:
             return 719  # CUDA_ERROR_LAUNCH_FAILED
         return 0
 
-    def _checked_launch(
-        self, image: int, symbol: str, blocks: int, threads: int, shared: int, arguments: Any
-    ) -> None:
+    def _checked_launch(self, image: int, symbol: str, blocks: int, threads: int, shared: int, arguments: Any) -> None:
         entry = self.entries[hashlib.sha256(code_bytes(image)).hexdigest()]
         assert (symbol, threads, shared) == (entry["symbol"], entry["threads"], entry["shared"])
         values: dict[str, tuple[str, Any]] = {}

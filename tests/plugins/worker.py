@@ -57,7 +57,7 @@ def _configure(plugin: Any, case: Case) -> int:
     return plugin.configure(case.inputs, outputs, case.largest)
 
 
-def enqueue(built: Any, case: Case, drop: int | None = None, sm: int = 80, multiprocessors: int = 3) -> Outcome:
+def enqueue(built: Any, case: Case, sm: int = 80, multiprocessors: int = 3) -> Outcome:
     """Create, configure, attach to a context, enqueue."""
     harness, driver = _opened(built)
     driver.reset(sm, multiprocessors)
@@ -68,7 +68,7 @@ def enqueue(built: Any, case: Case, drop: int | None = None, sm: int = 80, multi
         plugin.close()
         return _outcome(harness, driver, workspace, [], workspace)
     attached = plugin.attach()
-    code, outputs = attached.enqueue(case.inputs, case.shapes, workspace, drop)
+    code, outputs = attached.enqueue(case.inputs, case.shapes, workspace)
     attached.close()
     plugin.close()
     outcome = _outcome(harness, driver, code, outputs, workspace)

@@ -1,4 +1,5 @@
-// CentralityPool: x [B, N, E], u [B, H, E], c [B, H] -> pooled [B, H, E], mass [B, H], centrality [B, H, N].
+// CentralityPool: x [B, N, E], u [B, H, E], c [B, H] -> pooled [B, H, E], mass [B, H], optional centrality [B, H, N].
+// A creator is not told how many outputs its node has, so a node without the third says so in `plugin_outputs`.
 #include "pooling.h"
 
 #include <algorithm>
@@ -8,14 +9,15 @@ namespace {
 
 using namespace nvinfer1;
 
-enum Field { kEps };
+enum Field { kEps, kOutputs };
 
 class CentralityPool : public Plugin {
 public:
     using Plugin::Plugin;
 
     static OpSpec const& spec() {
-        static OpSpec const kSpec{"CentralityPool", {{"eps", PluginFieldType::kFLOAT32, 0, 1, false}}, {3, 3, 2}, 3};
+        static OpSpec const kSpec{"CentralityPool",
+            {{"eps", PluginFieldType::kFLOAT32, 0, 1}, {"plugin_outputs", PluginFieldType::kINT32, 2, 3, false, true}}, {3, 3, 2}, 3};
         return kSpec;
     }
 
@@ -30,6 +32,7 @@ protected:
     void outputShapes(DimsExprs const* in, DimsExprs* out, IExprBuilder&) const override {
         out[0] = in[1];
         out[1] = in[2];
+        if (outputs() < 3) return;
         out[2].nbDims = 3;
         out[2].d[0] = in[1].d[0];
         out[2].d[1] = in[1].d[1];
@@ -50,7 +53,7 @@ protected:
         auto const sizes = sizesOf(in);
         Workspace workspace(memory);
         auto* const scores = workspace.floats(sizes.batch * sizes.heads * sizes.tokens);
-        int const keep = out[2] != nullptr; // an output that no one reads may have no memory
+        int const keep = outputs() == 3;
         int runs = 0;
         auto const partials = sizes.embed <= largestLimit("score_and_pool", type)
             ? scoreAndPool(launch, data, scores, keep, workspace, sizes, runs)
@@ -63,6 +66,8 @@ protected:
     }
 
     std::unique_ptr<Plugin> copy() const override { return std::make_unique<CentralityPool>(*this); }
+
+    int32_t outputs() const override { return integer(kOutputs); }
 
 private:
     static PoolSizes sizesOf(std::vector<Shape> const& in) {

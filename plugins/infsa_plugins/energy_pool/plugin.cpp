@@ -14,7 +14,7 @@ public:
 
     static OpSpec const& spec() {
         static OpSpec const kSpec{"EnergyPool",
-            {{"heads", PluginFieldType::kINT32, 1, 1024, false}, {"eps", PluginFieldType::kFLOAT32, 0, 1, false}}, {3, 3}, 2};
+            {{"heads", PluginFieldType::kINT32, 1, 1024}, {"eps", PluginFieldType::kFLOAT32, 0, 1}}, {3, 3}, 2};
         return kSpec;
     }
 

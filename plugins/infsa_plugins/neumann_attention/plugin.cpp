@@ -14,8 +14,8 @@ public:
 
     static OpSpec const& spec() {
         static OpSpec const kSpec{"NeumannAttention",
-            {{"heads", PluginFieldType::kINT32, 1, 1024, false}, {"rho", PluginFieldType::kFLOAT32, 0, 1, true},
-                {"hops", PluginFieldType::kINT32, 1, 1000000, false}, {"eps", PluginFieldType::kFLOAT32, 0, 1, false}},
+            {{"heads", PluginFieldType::kINT32, 1, 1024}, {"rho", PluginFieldType::kFLOAT32, 0, 1, true},
+                {"hops", PluginFieldType::kINT32, 1, 1000000}, {"eps", PluginFieldType::kFLOAT32, 0, 1}},
             {3}, 1};
         return kSpec;
     }

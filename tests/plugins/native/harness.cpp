@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -88,7 +89,7 @@ struct Tensor {
     int64_t dims[4];
     int64_t largest[4];
     int64_t bytes;
-    void* host; // content of an input; where an output goes, null for an output without memory
+    void* host; // content of an input; where an output goes
 };
 
 static Dims dimsOf(Tensor const& tensor, int64_t const* values) {
@@ -236,7 +237,7 @@ int harnessEnqueue(void* plugin, int type, Tensor const* tensors, int inputs, in
         std::vector<void*> data;
         for (int i = 0; i < inputs + outputs; ++i) {
             buffers.emplace_back(tensors[i].bytes, i < inputs ? tensors[i].host : nullptr);
-            data.push_back(tensors[i].host ? buffers.back().data() : nullptr);
+            data.push_back(buffers.back().data());
         }
         buffers.emplace_back(workspaceBytes);
         if (int code = runtime->onShapeChange(descs.data(), inputs, descs.data() + inputs, outputs)) return code;
@@ -255,5 +256,18 @@ int harnessEnqueue(void* plugin, int type, Tensor const* tensors, int inputs, in
         messages += error.what();
         return 300;
     }
+}
+
+// An enqueue that must fail before it touches memory, where there is no driver to allocate any.
+int harnessEnqueueNowhere(void* plugin) {
+    PluginTensorDesc descs[4];
+    int64_t const q[] = {1, 5, 16}, x[] = {1, 5, 24};
+    for (int i = 0; i < 2; ++i) {
+        descs[i] = {Dims{}, DataType::kHALF, TensorFormat::kLINEAR, 1.F};
+        descs[i].dims.nbDims = 3;
+        std::copy(i ? x : q, (i ? x : q) + 3, descs[i].dims.d);
+    }
+    void* none[4] = {};
+    return capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME)->enqueue(descs, descs + 2, none, none, nullptr, nullptr);
 }
 }
