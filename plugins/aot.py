@@ -80,8 +80,14 @@ def compile_job(job: Job, cache: Path) -> dict[str, Any]:
     kernel = kernels()[job.kernel]
     tile = kernel.tiles(job.dtype, job.sm)[job.limit]
     recipe = json.dumps(
-        [triton.__version__, kernel.function.cache_key, kernel.arguments, kernel.multiples, asdict(tile)]
-        + [job.dtype, job.limit, job.sm]
+        {
+            "triton": triton.__version__,
+            "source": kernel.function.cache_key,
+            "arguments": kernel.arguments,
+            "multiples": kernel.multiples,
+            "tile": asdict(tile),
+            "target": [job.dtype, job.limit, job.sm],
+        }
     )
     stem = cache / hashlib.sha256(recipe.encode()).hexdigest()[:32]
     if not stem.with_suffix(".json").exists():
@@ -195,14 +201,16 @@ def main(arguments: Sequence[str]) -> int:
         import static_report
 
         todo = jobs(options.sm or (80, 90), ptx=False)
-        return static_report.run(compile_all(todo, options.cache, options.jobs), options.json)
+        products = {name for name, kernel in kernels().items() if kernel.product}
+        return static_report.run(compile_all(todo, options.cache, options.jobs), options.json, products)
     started = time.monotonic()
     todo = jobs(options.sm or DEFAULT_SM, ptx=not options.no_ptx)
     entries = compile_all(todo, options.cache, options.jobs)
     write_table(entries, options.out)
     size = sum({entry["sha256"]: Path(entry["code"]).stat().st_size for entry in entries}.values())
     print(
-        f"{len(entries)} kernels by triton {triton.__version__}, {size / 2**20:.1f} MiB, {time.monotonic() - started:.0f} s",
+        f"{len(entries)} kernels by triton {triton.__version__}, {size / 2**20:.1f} MiB,"
+        f" {time.monotonic() - started:.0f} s",
         file=sys.stderr,
     )
     return 0

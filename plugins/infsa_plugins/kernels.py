@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("fp32", "fp16", "bf16")
-LARGE_SHARED_MEMORY = (80, 90, 100)  # SMs with at least 163 KiB a block; the others have 99 KiB
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Kernel:
             channels), or under 0 where one serves all.
         multiples: arguments promised to be multiples of a number; every pointer is promised to be one of 16.
         dtypes: the I/O types that need the kernel.
+        product: whether it multiplies matrices, which it must do on tensor cores.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Kernel:
     tiles: Callable[[str, int], Mapping[int, Tile]]
     multiples: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[str, ...] = DTYPES
+    product: bool = False
 
 
 def same_for_all(**constants: int) -> Callable[[str, int], Mapping[int, Tile]]:

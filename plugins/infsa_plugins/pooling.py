@@ -102,7 +102,9 @@ def combine(
 
 def _pool_tiles(dtype: str, sm: int) -> dict[int, Tile]:
     """Weights are reread for each span of channels, so spans are as wide as registers allow."""
-    return {0: Tile({"BLOCK_T": 32, "BLOCK_E": 128 if dtype == "fp32" else 256})}
+    if dtype == "fp32":
+        return {0: Tile({"BLOCK_T": 32, "BLOCK_E": 128})}
+    return {0: Tile({"BLOCK_T": 32, "BLOCK_E": 256}, warps=8)}
 
 
 KERNELS = (
@@ -113,6 +115,7 @@ KERNELS = (
         | dict.fromkeys(("tokens", "heads", "embed", "runs", "run_tiles"), "i32"),
         _pool_tiles,
         {"embed": 8},
+        product=True,
     ),
     Kernel(
         "combine",

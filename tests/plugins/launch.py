@@ -33,6 +33,9 @@ class Launcher:
     def __init__(self, example: torch.Tensor, sm: int = 80, programs: int = 8) -> None:
         self.dtype, self.device = example.dtype, example.device
         self.sm, self.programs = sm, programs
+        if self.device.type == "cuda":
+            found = torch.cuda.get_device_properties(self.device)
+            self.sm, self.programs = 10 * found.major + found.minor, min(2 * found.multi_processor_count, 512)
 
     def nan(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.full(shape, float("nan"), dtype=dtype, device=self.device)

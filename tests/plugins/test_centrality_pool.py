@@ -10,8 +10,8 @@ from tests.plugins import worker as w
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-# Every value of N, H, batch and type, all pairs of type with N, each variant of the kernel (256, 512, 1024 channels) and
-# the two-pass path beyond it; E never a multiple of its block.
+# Every value of N, H, batch and type, all pairs of type with N, each variant of the kernel (256, 512, 1024 channels)
+# and the two-pass path beyond it; E never a multiple of its block.
 MATRIX = [
     (FP32, 1, 1, 1, 24),
     (FP16, 3, 1, 16, 264),

@@ -14,8 +14,8 @@ from tests.plugins.tolerance import assert_close
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-# Every value of N (1, 17, 197, 1025), H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type; all pairs of
-# type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks.
+# Every value of N (1, 17, 197, 1025), H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type; all pairs
+# of type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks.
 MATRIX = [
     (FP32, 1, 1, 1, 24, 1),
     (FP16, 3, 1, 3, 64, 2),

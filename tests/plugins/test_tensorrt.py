@@ -123,7 +123,7 @@ registry = trt.get_plugin_registry()
 assert registry.load_library(sys.argv[1])
 for name in ("NeumannAttention", "EnergyPool", "CentralityPool"):
     creator = registry.get_creator(name, "1", "infsa")
-    print(creator.name, creator.plugin_version, creator.plugin_namespace, *(field.name for field in creator.field_names))
+    print(creator.name, creator.plugin_version, creator.plugin_namespace)
 fields = trt.PluginFieldCollection([
     trt.PluginField("heads", np.array([int(sys.argv[2])], np.int32), trt.PluginFieldType.INT32),
     trt.PluginField("eps", np.array([1e-6], np.float32), trt.PluginFieldType.FLOAT32),

@@ -7,7 +7,7 @@ tokens take `score` and `pool` of pooling.py instead, which read x once each.
 import triton
 import triton.language as tl
 
-from infsa_plugins.kernels import LARGE_SHARED_MEMORY, Kernel, Tile, same_for_all
+from infsa_plugins.kernels import Kernel, Tile, same_for_all
 from infsa_plugins.pooling import HEADS, load_tile, store_partial
 from infsa_plugins.precision import product, weighted_product
 
@@ -112,14 +112,14 @@ def _tiles(dtype: str, sm: int) -> dict[int, Tile]:
     """By channels of a token.
 
     The accumulators take 16 E registers and a tile of tokens is copied twice over, so 8 warps from 512 channels on.
-    The three parts of a float32 operand leave room for 256 channels only.
+    The three parts of a float32 operand leave room for 256 channels only. From SM 90 on the larger tiles spill.
     """
     if dtype == "fp32":
-        return {256: Tile({"BLOCK_T": 32, "BLOCK_E": 32, "CHUNKS": 8}, 4, 2)}
+        return {256: Tile({"BLOCK_T": 32 if sm < 90 else 16, "BLOCK_E": 32, "CHUNKS": 8}, 4, 2)}
     return {
         256: Tile({"BLOCK_T": 32, "BLOCK_E": 128, "CHUNKS": 2}, 4, 3),
         512: Tile({"BLOCK_T": 32, "BLOCK_E": 128, "CHUNKS": 4}, 8, 2),
-        1024: Tile({"BLOCK_T": 32 if sm in LARGE_SHARED_MEMORY else 16, "BLOCK_E": 128, "CHUNKS": 8}, 8, 2),
+        1024: Tile({"BLOCK_T": 32 if sm == 80 else 16, "BLOCK_E": 128, "CHUNKS": 8}, 8, 2),
     }
 
 
@@ -131,6 +131,7 @@ KERNELS = (
         | dict.fromkeys(("tokens", "heads", "embed", "runs", "run_tiles", "keep_scores"), "i32"),
         _tiles,
         {"embed": 8},
+        product=True,
     ),
     Kernel(
         "score",
@@ -138,6 +139,7 @@ KERNELS = (
         {"x": "*T", "u": "*T", "c": "*T", "scores": "*fp32", "tokens": "i32", "heads": "i32", "embed": "i32"},
         same_for_all(BLOCK_T=64, BLOCK_E=64),
         {"embed": 8},
+        product=True,
     ),
     Kernel(
         "centralities",
