@@ -129,8 +129,10 @@ SCALARS = {"i32": C.c_int32, "fp32": C.c_float}
 
 
 def code_bytes(address: int) -> bytes:
-    """The machine code at an address: an ELF file ends with its section or its program headers."""
+    """The code at an address: PTX ends with a zero byte, an ELF file with its section or its program headers."""
     header = C.string_at(address, 64)
+    if not header.startswith(b"\x7fELF"):
+        return C.string_at(address) + b"\0"
     program, section = struct.unpack_from("<QQ", header, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", header, 54)
     size = max(program + program_size * programs, section + section_size * sections)
@@ -143,10 +145,17 @@ class StandIn:
     def __init__(self, driver: Path, table: Path, run: Callable[..., None]) -> None:
         self.native = C.CDLL(str(driver), mode=C.RTLD_GLOBAL)
         self.entries = {entry["sha256"]: entry for entry in json.loads(table.read_text())}
-        self.run, self.launches, self.error = run, [], ""
+        self.run = run
+        self.forget()
         self.lock = threading.Lock()  # the interpreter keeps its grid position in one global
         self.callback = LAUNCH(self._launch)
         self.reset()
+
+    def forget(self) -> None:
+        """Start the record of launches anew."""
+        self.launches: list[tuple[str, int]] = []
+        self.sms: set[int] = set()
+        self.error = ""
 
     def reset(self, sm: int = 80, multiprocessors: int = 3) -> None:
         self.native.standInReset(self.callback, sm, multiprocessors)
@@ -186,4 +195,5 @@ class StandIn:
         for i in (0, 1):  # global and profiling scratch
             assert C.cast(arguments[len(values) + i], C.POINTER(C.c_uint64))[0] == 0
         self.launches.append((symbol, blocks))
+        self.sms.add(entry["sm"])
         self.run(entry, blocks, values)

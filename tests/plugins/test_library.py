@@ -179,16 +179,21 @@ def test_large_shared_memory_is_asked_for(worker) -> None:
     assert "cuFuncSetAttribute failed" in outcomes[0][1]
 
 
-@pytest.mark.parametrize("sm", [75, 90, 120])
-def test_gpu_without_code(worker, sm: int) -> None:
-    outcome = worker(w.enqueue, SMALL["EnergyPool"](), sm=sm)
+def test_gpu_without_code(worker) -> None:
+    outcome = worker(w.enqueue, SMALL["EnergyPool"](), sm=75)
     assert outcome.code != 0
-    assert f"SM {sm}. The library holds machine code for SM 80." in outcome.messages
+    assert "SM 75. The library holds machine code for SM 80, PTX for SM 86 and newer." in outcome.messages
 
 
-@pytest.mark.parametrize("sm", [86, 89])
-def test_later_gpu_of_the_same_major_version(worker, sm: int) -> None:
-    assert worker(w.enqueue, SMALL["EnergyPool"](), sm=sm).code == 0
+@each_op
+@pytest.mark.parametrize("sm", [86, 89, 90, 120])
+def test_later_gpus(worker, op: str, sm: int) -> None:
+    """The same major version runs SM 80's machine code, others the PTX, whose tiles are its own."""
+    case = SMALL[op]()
+    outcome = worker(w.enqueue, case, sm=sm)
+    assert outcome.code == 0, outcome.messages
+    assert outcome.sms == [80 if sm < 90 else 86]
+    cases.check(case, outcome.outputs)
 
 
 def test_thread_without_a_context(worker) -> None:
@@ -266,4 +271,5 @@ def test_every_kernel_is_compiled_for_every_type(built) -> None:
     kinds = {(entry["kernel"], entry["dtype"]) for entry in entries}
     from tests.plugins.launch import KERNELS
 
+    assert {(entry["sm"], entry["ptx"]) for entry in entries} == {(80, False), (86, True)}
     assert kinds == {(kernel.name, dtype) for kernel in KERNELS.values() for dtype in kernel.dtypes}

@@ -68,7 +68,12 @@ int standInCalls(char const* name) { return calls[name]; }
 int standInAlive() { return static_cast<int>(modules.size() + memory.size()); }
 // Makes the i-th context current in the calling thread; -1 for none.
 void standInContext(int index) { current = index < 0 ? nullptr : reinterpret_cast<CUcontext>(&contexts[index]); }
-int standInCaptureMode() { return mode; }
+// The thread's capture mode, which goes back to the default.
+int standInTakeCaptureMode() {
+    int const taken = mode;
+    mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return taken;
+}
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice* device, int) { *device = 0; return CUDA_SUCCESS; }
