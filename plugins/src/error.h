@@ -1,4 +1,5 @@
-// Errors inside the library, and how they leave it: as a message to TensorRT's logger and a code, never as an exception.
+// Errors inside the library, and how they leave it: as a message to TensorRT's logger and a code, never as an
+// exception.
 #pragma once
 
 #include <NvInferRuntime.h>

@@ -17,7 +17,8 @@ std::string names(std::vector<FieldSpec> const& specs) {
 }
 
 double read(std::string const& op, FieldSpec const& spec, PluginField const& field) {
-    if (!field.data || field.length != 1) throw Error(op, ": field ", spec.name, " must be one value, not ", field.length, ".");
+    if (!field.data || field.length != 1)
+        throw Error(op, ": field ", spec.name, " must be one value, not ", field.length, ".");
     bool const whole = spec.kind == PluginFieldType::kINT32;
     if (whole && field.type == PluginFieldType::kINT32) return *static_cast<int32_t const*>(field.data);
     if (whole && field.type == PluginFieldType::kINT64)

@@ -52,7 +52,10 @@ std::string embedded() {
 // Loading allocates, which a stream that is being captured into a CUDA graph forbids in the default mode.
 class RelaxedCapture {
 public:
-    RelaxedCapture() { driver().check(driver().threadExchangeStreamCaptureMode(&mMode), "cuThreadExchangeStreamCaptureMode", "loading"); }
+    RelaxedCapture() {
+        auto const& cuda = driver();
+        cuda.check(cuda.threadExchangeStreamCaptureMode(&mMode), "cuThreadExchangeStreamCaptureMode", "loading");
+    }
     ~RelaxedCapture() { static_cast<void>(driver().threadExchangeStreamCaptureMode(&mMode)); }
 
 private:
@@ -136,18 +139,20 @@ Module::~Module() {
 void Module::launch(int64_t blocks, std::vector<void*> arguments, CUstream stream) const {
     if (static_cast<int>(arguments.size()) != mEntry.arguments)
         throw Error("Kernel ", mEntry.kernel, " takes ", mEntry.arguments, " arguments, not ", arguments.size(), ".");
-    if (blocks > INT32_MAX) throw Error("Kernel ", mEntry.kernel, " would need ", blocks, " blocks; a grid has 2^31 - 1.");
+    if (blocks > INT32_MAX)
+        throw Error("Kernel ", mEntry.kernel, " would need ", blocks, " blocks; a grid has 2^31 - 1.");
     void* scratch = nullptr; // Triton appends two pointers, to global and to profiling scratch memory, unused here
     arguments.insert(arguments.end(), {&scratch, &scratch});
     auto const& cuda = driver();
-    cuda.check(cuda.launchKernel(mFunction, static_cast<unsigned>(blocks), 1, 1, mEntry.threads, 1, 1, mEntry.shared, stream,
-                   arguments.data(), nullptr),
+    cuda.check(cuda.launchKernel(mFunction, static_cast<unsigned>(blocks), 1, 1, mEntry.threads, 1, 1, mEntry.shared,
+                   stream, arguments.data(), nullptr),
         "cuLaunchKernel", mEntry.kernel);
 }
 
 std::shared_ptr<Module const> Module::get(CUcontext context, Entry const& entry) {
     static std::mutex mutex;
-    static auto& loaded = *new std::map<std::pair<CUcontext, Entry const*>, std::weak_ptr<Module const>>; // outlives all
+    using Loaded = std::map<std::pair<CUcontext, Entry const*>, std::weak_ptr<Module const>>;
+    static auto& loaded = *new Loaded; // never destroyed: plugins may outlive the library's statics
     std::lock_guard<std::mutex> lock(mutex);
     auto& slot = loaded[{context, &entry}];
     auto module = slot.lock();

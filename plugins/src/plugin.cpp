@@ -27,7 +27,8 @@ bool isFloat(DataType type) { return type == DataType::kFLOAT || type == DataTyp
 } // namespace
 
 Plugin::Plugin(Plugin const& other)
-    : IPluginV3(other), IPluginV3OneCore(other), IPluginV3OneBuild(other), IPluginV3OneRuntime(other), mSpec(other.mSpec),
+    : IPluginV3(other), IPluginV3OneCore(other), IPluginV3OneBuild(other), IPluginV3OneRuntime(other),
+        mSpec(other.mSpec),
       mFields(other.mFields), mNodeType(other.mNodeType), mModules(other.mModules), mContext(other.mContext) {}
 
 IPluginCapability* Plugin::getCapabilityInterface(PluginCapabilityType type) noexcept {
@@ -49,7 +50,8 @@ IPluginV3* Plugin::clone() noexcept {
 IPluginV3* Plugin::attachToContext(IPluginResourceContext*) noexcept { return clone(); }
 
 PluginFieldCollection const* Plugin::getFieldsToSerialize() noexcept {
-    return guarded<PluginFieldCollection const*>("getFieldsToSerialize", nullptr, [&] { return mFields.serialise(mSpec.fields); });
+    return guarded<PluginFieldCollection const*>("getFieldsToSerialize", nullptr,
+        [&] { return mFields.serialise(mSpec.fields); });
 }
 
 int32_t Plugin::getOutputDataTypes(DataType* outputs, int32_t outputCount, DataType const* inputs,
@@ -59,7 +61,8 @@ int32_t Plugin::getOutputDataTypes(DataType* outputs, int32_t outputCount, DataT
             throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs, not ", inputCount, ".");
         for (int32_t i = 0; i < inputCount; ++i)
             if (!isFloat(inputs[i]) || inputs[i] != inputs[0])
-                throw Error(mSpec.name, ": every input must have one type out of float32, float16 and bfloat16; input ", i,
+                throw Error(mSpec.name,
+                    ": every input must have one type out of float32, float16 and bfloat16; input ", i,
                     " has DataType ", static_cast<int>(inputs[i]), ", input 0 ", static_cast<int>(inputs[0]), ".");
         std::fill(outputs, outputs + outputCount, inputs[0]);
         mNodeType = inputs[0];
@@ -71,10 +74,12 @@ int32_t Plugin::getOutputShapes(DimsExprs const* inputs, int32_t inputCount, Dim
     DimsExprs* results, int32_t outputCount, IExprBuilder& builder) noexcept {
     return guarded<int32_t>("getOutputShapes", -1, [&] {
         if (inputCount != static_cast<int32_t>(mSpec.inputRanks.size()) || outputCount != outputs())
-            throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs and gives ", outputs(), " outputs, not ", inputCount, " and ", outputCount, ".");
+            throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs and gives ", outputs(),
+                " outputs, not ", inputCount, " and ", outputCount, ".");
         for (int32_t i = 0; i < inputCount; ++i)
             if (inputs[i].nbDims != mSpec.inputRanks[i])
-                throw Error(mSpec.name, ": input ", i, " must have ", mSpec.inputRanks[i], " axes, not ", inputs[i].nbDims, ".");
+                throw Error(mSpec.name, ": input ", i, " must have ", mSpec.inputRanks[i], " axes, not ",
+                    inputs[i].nbDims, ".");
         outputShapes(inputs, results, builder);
         return 0;
     });
@@ -93,7 +98,8 @@ void Plugin::checkInputs(std::vector<Shape> const& inputs) const {
         throw Error(mSpec.name, " takes ", mSpec.inputRanks.size(), " inputs, not ", inputs.size(), ".");
     for (size_t i = 0; i < inputs.size(); ++i) {
         if (static_cast<int>(inputs[i].size()) != mSpec.inputRanks[i])
-            throw Error(mSpec.name, ": input ", i, " must have ", mSpec.inputRanks[i], " axes, not ", inputs[i].size(), ".");
+            throw Error(mSpec.name, ": input ", i, " must have ", mSpec.inputRanks[i], " axes, not ", inputs[i].size(),
+                ".");
         for (int64_t size : inputs[i])
             if (size < 1 || size > INT32_MAX)
                 throw Error(mSpec.name, ": input ", i, " has an axis of ", size, "; each must be 1 to 2^31 - 1.");
@@ -101,7 +107,8 @@ void Plugin::checkInputs(std::vector<Shape> const& inputs) const {
     checkShapes(inputs);
 }
 
-int32_t Plugin::configurePlugin(DynamicPluginTensorDesc const* inputs, int32_t inputCount, DynamicPluginTensorDesc const*,
+int32_t Plugin::configurePlugin(DynamicPluginTensorDesc const* inputs, int32_t inputCount,
+    DynamicPluginTensorDesc const*,
     int32_t) noexcept {
     return guarded<int32_t>("configurePlugin", -1, [&] {
         checkInputs(largest(inputs, inputCount));

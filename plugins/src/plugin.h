@@ -150,7 +150,9 @@ private:
 template <typename Op>
 class Creator : public nvinfer1::IPluginCreatorV3One {
 public:
-    Creator() : mFields(announce(Op::spec().fields)), mCollection{static_cast<int32_t>(mFields.size()), mFields.data()} {}
+    Creator()
+        : mFields(announce(Op::spec().fields)),
+          mCollection{static_cast<int32_t>(mFields.size()), mFields.data()} {}
 
     nvinfer1::AsciiChar const* getPluginName() const noexcept override { return Op::spec().name; }
     nvinfer1::AsciiChar const* getPluginVersion() const noexcept override { return kVersion; }

@@ -26,21 +26,26 @@ Partials takePartials(Workspace& workspace, int64_t slots, int64_t embed, int64_
     return {sums, masses, workspace.floats(outputs)};
 }
 
-Partials pool(Launcher& launch, float const* weights, void const* x, Workspace& workspace, PoolSizes const& sizes, int& runs) {
+Partials pool(Launcher& launch, float const* weights, void const* x, Workspace& workspace, PoolSizes const& sizes,
+    int& runs) {
     auto const& entry = launch.entry("pool");
     int64_t const spans = ceilDiv(sizes.embed, entry.constant("BLOCK_E"));
-    auto const split = splitTokens(sizes.rows() * spans, sizes.tokens, entry.constant("BLOCK_T"), launch.device().multiprocessors);
+    auto const split = splitTokens(sizes.rows() * spans, sizes.tokens, entry.constant("BLOCK_T"),
+        launch.device().multiprocessors);
     auto const partials = takePartials(workspace, sizes.rows() * split.runs, sizes.embed, sizes.batch * sizes.heads);
-    launch(entry, sizes.rows() * split.runs * spans, weights, x, partials.sums, partials.masses, sizes.tokens, sizes.heads,
+    launch(entry, sizes.rows() * split.runs * spans, weights, x, partials.sums, partials.masses, sizes.tokens,
+        sizes.heads,
         sizes.embed, split.runs, split.runTiles);
     runs = split.runs;
     return partials;
 }
 
-void combine(Launcher& launch, Partials const& partials, int runs, void* pooled, void* mass, PoolSizes const& sizes, float eps) {
+void combine(Launcher& launch, Partials const& partials, int runs, void* pooled, void* mass, PoolSizes const& sizes,
+    float eps) {
     auto const& entry = launch.entry("combine");
     int64_t const blocks = sizes.batch * sizes.heads * ceilDiv(sizes.embed, entry.constant("BLOCK_E"));
-    launch(entry, blocks, partials.sums, partials.masses, pooled, mass, partials.totals, sizes.heads, sizes.embed, runs, eps);
+    launch(entry, blocks, partials.sums, partials.masses, pooled, mass, partials.totals, sizes.heads, sizes.embed,
+        runs, eps);
 }
 
 } // namespace infsa

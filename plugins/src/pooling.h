@@ -40,9 +40,11 @@ Partials takePartials(Workspace& workspace, int64_t slots, int64_t embed, int64_
 int64_t mostSlots(int64_t rows, int64_t tokens, int block);
 
 // Stage one for weights [B, H, N] in memory; takes its results from the workspace and says how many runs there are.
-Partials pool(Launcher& launch, float const* weights, void const* x, Workspace& workspace, PoolSizes const& sizes, int& runs);
+Partials pool(Launcher& launch, float const* weights, void const* x, Workspace& workspace, PoolSizes const& sizes,
+    int& runs);
 
 // Stage two.
-void combine(Launcher& launch, Partials const& partials, int runs, void* pooled, void* mass, PoolSizes const& sizes, float eps);
+void combine(Launcher& launch, Partials const& partials, int runs, void* pooled, void* mass, PoolSizes const& sizes,
+    float eps);
 
 } // namespace infsa

@@ -17,14 +17,16 @@ public:
 
     static OpSpec const& spec() {
         static OpSpec const kSpec{"CentralityPool",
-            {{"eps", PluginFieldType::kFLOAT32, 0, 1}, {"plugin_outputs", PluginFieldType::kINT32, 2, 3, false, true}}, {3, 3, 2}, 3};
+            {{"eps", PluginFieldType::kFLOAT32, 0, 1}, {"plugin_outputs", PluginFieldType::kINT32, 2, 3, false, true}},
+                {3, 3, 2}, 3};
         return kSpec;
     }
 
 protected:
     void checkShapes(std::vector<Shape> const& in) const override {
         if (in[0][0] != in[1][0] || in[0][2] != in[1][2] || in[1][0] != in[2][0] || in[1][1] != in[2][1])
-            throw Error(name(), ": x is [", in[0][0], ", N, ", in[0][2], "], u is [", in[1][0], ", ", in[1][1], ", ", in[1][2],
+            throw Error(name(), ": x is [", in[0][0], ", N, ", in[0][2], "], u is [", in[1][0], ", ", in[1][1], ", ",
+                in[1][2],
                 "], c is [", in[2][0], ", ", in[2][1], "]; they must be [B, N, E], [B, H, E] and [B, H].");
         if (in[0][2] % 8) throw Error(name(), ": the width of x, ", in[0][2], ", must be a multiple of 8.");
     }
@@ -43,7 +45,8 @@ protected:
         auto const sizes = sizesOf(in);
         Workspace workspace(nullptr);
         workspace.floats(sizes.batch * sizes.heads * sizes.tokens);
-        int const block = std::min(smallestConstant("pool", type, "BLOCK_T"), smallestConstant("score_and_pool", type, "BLOCK_T"));
+        int const block = std::min(
+            smallestConstant("pool", type, "BLOCK_T"), smallestConstant("score_and_pool", type, "BLOCK_T"));
         takePartials(workspace, mostSlots(sizes.rows(), sizes.tokens, block), sizes.embed, sizes.batch * sizes.heads);
         return workspace.size();
     }
@@ -74,11 +77,13 @@ private:
         return {in[0][0], static_cast<int>(in[0][1]), static_cast<int>(in[1][1]), static_cast<int>(in[0][2])};
     }
 
-    static Partials scoreAndPool(Launcher& launch, void const* const* data, float* scores, int keep, Workspace& workspace,
-        PoolSizes const& sizes, int& runs) {
+    static Partials scoreAndPool(Launcher& launch, void const* const* data, float* scores, int keep,
+        Workspace& workspace, PoolSizes const& sizes, int& runs) {
         auto const& entry = launch.entry("score_and_pool", sizes.embed);
-        auto const split = splitTokens(sizes.rows(), sizes.tokens, entry.constant("BLOCK_T"), launch.device().multiprocessors);
-        auto const partials = takePartials(workspace, sizes.rows() * split.runs, sizes.embed, sizes.batch * sizes.heads);
+        auto const split = splitTokens(sizes.rows(), sizes.tokens, entry.constant("BLOCK_T"),
+            launch.device().multiprocessors);
+        auto const partials = takePartials(workspace, sizes.rows() * split.runs, sizes.embed,
+            sizes.batch * sizes.heads);
         launch(entry, sizes.rows() * split.runs, data[0], data[1], data[2], partials.sums, partials.masses, scores,
             sizes.tokens, sizes.heads, sizes.embed, split.runs, split.runTiles, keep);
         runs = split.runs;

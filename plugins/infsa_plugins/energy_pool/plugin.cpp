@@ -21,9 +21,11 @@ public:
 protected:
     void checkShapes(std::vector<Shape> const& in) const override {
         if (in[0][0] != in[1][0] || in[0][1] != in[1][1])
-            throw Error(name(), ": q has batch and tokens ", in[0][0], ", ", in[0][1], ", x has ", in[1][0], ", ", in[1][1], ".");
+            throw Error(name(), ": q has batch and tokens ", in[0][0], ", ", in[0][1], ", x has ", in[1][0], ", ",
+                in[1][1], ".");
         if (in[0][2] % (8 * integer(kHeads)))
-            throw Error(name(), ": the width of q, ", in[0][2], ", must be ", integer(kHeads), " heads times a multiple of 8.");
+            throw Error(name(), ": the width of q, ", in[0][2], ", must be ", integer(kHeads),
+                " heads times a multiple of 8.");
         if (in[1][2] % 8) throw Error(name(), ": the width of x, ", in[1][2], ", must be a multiple of 8.");
     }
 

@@ -35,7 +35,8 @@ protected:
 
     int64_t workspaceBytes(std::vector<Shape> const& in, DataType type) const override {
         bool const shifts = type == DataType::kHALF;
-        return Buffers(nullptr, Sizes(in[0], integer(kHeads)), type, shifts ? smallestConstant("bound_keys", type, "BLOCK_T") : 1,
+        int const boundBlock = shifts ? smallestConstant("bound_keys", type, "BLOCK_T") : 1;
+        return Buffers(nullptr, Sizes(in[0], integer(kHeads)), type, boundBlock,
             smallestConstant("attend", type, "BLOCK_M"), integer(kHops) > 1).bytes;
     }
 
@@ -53,7 +54,9 @@ protected:
         int const blocks = static_cast<int>(ceilDiv(sizes.tokens, attend.constant("BLOCK_M")));
         int64_t const cells = ceilDiv(sizes.tokens, normalise.constant("BLOCK_T"));
         void const* const qkv = data[0];
-        if (shifts) launch(launch.entry("bound_keys"), sizes.rows * boundBlocks, qkv, buffers.bounds, sizes.tokens, sizes.heads, sizes.head);
+        if (shifts)
+            launch(launch.entry("bound_keys"), sizes.rows * boundBlocks, qkv, buffers.bounds, sizes.tokens,
+                sizes.heads, sizes.head);
         launch(attend, sizes.rows * blocks, qkv, buffers.bounds, buffers.u, buffers.squares, sizes.tokens, sizes.heads,
             sizes.head, boundBlocks);
         void* y = hops % 2 ? out[0] : buffers.other; // of the two in turn, the last write must be the output
@@ -73,7 +76,8 @@ protected:
 private:
     struct Sizes {
         Sizes(Shape const& qkv, int32_t count)
-            : rows(qkv[0] * count), tokens(static_cast<int>(qkv[1])), heads(count), head(static_cast<int>(qkv[2] / 3 / count)) {}
+            : rows(qkv[0] * count), tokens(static_cast<int>(qkv[1])), heads(count),
+                head(static_cast<int>(qkv[2] / 3 / count)) {}
 
         int64_t rows; // batch * heads
         int tokens;

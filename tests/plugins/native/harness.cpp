@@ -1,5 +1,5 @@
-// Drives the plugin library as TensorRT does, through its creators, with a C interface for Python's ctypes. Every buffer
-// lies between canaries and starts as NaN. The driver is whatever libcuda.so.1 is: the stand-in, or a GPU's.
+// Drives the plugin library as TensorRT does, through its creators, with a C interface for Python's ctypes. Every
+// buffer lies between canaries and starts as NaN. The driver is whatever libcuda.so.1 is: the stand-in, or a GPU's.
 #include <NvInferRuntime.h>
 #include <cuda.h>
 
@@ -157,18 +157,21 @@ char const* harnessCreators() {
     text.clear();
     for (int32_t i = 0; i < creatorCount; ++i) {
         auto* creator = static_cast<IPluginCreatorV3One*>(creators[i]);
-        text += std::string(creator->getPluginName()) + " " + creator->getPluginVersion() + " " + creator->getPluginNamespace();
+        for (auto const* part : {creator->getPluginName(), creator->getPluginVersion(), creator->getPluginNamespace()})
+            text += std::string(part) + " ";
         auto const* fields = creator->getFieldNames();
         for (int32_t k = 0; k < fields->nbFields; ++k)
-            text += std::string(" ") + fields->fields[k].name + ":" + std::to_string(static_cast<int>(fields->fields[k].type));
+            text += fields->fields[k].name + (":" + std::to_string(static_cast<int>(fields->fields[k].type))) + " ";
         text += "\n";
     }
     return text.c_str();
 }
 
-void* harnessCreate(char const* op, int count, char const* const* names, int const* kinds, int const* lengths, void const* const* values) {
+void* harnessCreate(char const* op, int count, char const* const* names, int const* kinds, int const* lengths,
+    void const* const* values) {
     std::vector<PluginField> fields;
-    for (int i = 0; i < count; ++i) fields.emplace_back(names[i], values[i], static_cast<PluginFieldType>(kinds[i]), lengths[i]);
+    for (int i = 0; i < count; ++i)
+        fields.emplace_back(names[i], values[i], static_cast<PluginFieldType>(kinds[i]), lengths[i]);
     PluginFieldCollection const collection{count, fields.data()};
     auto* creator = creatorOf(op);
     return creator ? creator->createPlugin("node", &collection, TensorRTPhase::kBUILD) : nullptr;
@@ -183,7 +186,8 @@ void* harnessAttach(void* plugin) {
 // Serialises to bytes, as an engine holds them, and creates a plugin from those alone.
 void* harnessRevive(void* plugin) {
     auto* core = capability<IPluginV3OneCore>(plugin, PluginCapabilityType::kCORE);
-    auto const* stored = capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME)->getFieldsToSerialize();
+    auto* runtime = capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME);
+    auto const* stored = runtime->getFieldsToSerialize();
     std::vector<std::string> names;
     std::vector<std::vector<char>> values;
     std::vector<PluginField> fields;
@@ -241,7 +245,8 @@ int harnessEnqueue(void* plugin, int type, Tensor const* tensors, int inputs, in
         }
         buffers.emplace_back(workspaceBytes);
         if (int code = runtime->onShapeChange(descs.data(), inputs, descs.data() + inputs, outputs)) return code;
-        if (int code = runtime->enqueue(descs.data(), descs.data() + inputs, data.data(), data.data() + inputs, buffers.back().data(), nullptr))
+        if (int code = runtime->enqueue(descs.data(), descs.data() + inputs, data.data(), data.data() + inputs,
+            buffers.back().data(), nullptr))
             return code;
         cuda("cuCtxSynchronize");
         for (int i = 0; i < inputs; ++i) {
@@ -268,6 +273,7 @@ int harnessEnqueueNowhere(void* plugin) {
         std::copy(i ? x : q, (i ? x : q) + 3, descs[i].dims.d);
     }
     void* none[4] = {};
-    return capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME)->enqueue(descs, descs + 2, none, none, nullptr, nullptr);
+    auto* runtime = capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME);
+    return runtime->enqueue(descs, descs + 2, none, none, nullptr, nullptr);
 }
 }

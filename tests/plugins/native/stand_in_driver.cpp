@@ -11,7 +11,8 @@
 
 namespace {
 
-using Launch = int (*)(void const* image, char const* symbol, unsigned blocks, unsigned threads, unsigned shared, void** arguments);
+using Launch = int (*)(void const* image, char const* symbol, unsigned blocks, unsigned threads, unsigned shared,
+    void** arguments);
 
 struct Function {
     CUmodule module;
@@ -75,16 +76,51 @@ int standInTakeCaptureMode() {
     return taken;
 }
 
-CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-CUresult cuDeviceGet(CUdevice* device, int) { *device = 0; return CUDA_SUCCESS; }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { *context = reinterpret_cast<CUcontext>(&contexts[0]); return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext context) { current = context; return CUDA_SUCCESS; }
-CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
-CUresult cuGetErrorString(CUresult, char const** text) { CALL("cuGetErrorString"); *text = "told to fail"; return CUDA_SUCCESS; }
-CUresult cuCtxGetCurrent(CUcontext* context) { CALL("cuCtxGetCurrent"); *context = current; return CUDA_SUCCESS; }
-CUresult cuCtxPushCurrent_v2(CUcontext context) { CALL("cuCtxPushCurrent"); pushed = current; current = context; return CUDA_SUCCESS; }
-CUresult cuCtxPopCurrent_v2(CUcontext* context) { CALL("cuCtxPopCurrent"); *context = current; current = pushed; return CUDA_SUCCESS; }
-CUresult cuCtxGetDevice(CUdevice* device) { CALL("cuCtxGetDevice"); *device = 0; return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+CUresult cuInit(unsigned) {
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int) {
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+    *context = reinterpret_cast<CUcontext>(&contexts[0]);
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+    current = context;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize() {
+    return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult, char const** text) {
+    CALL("cuGetErrorString");
+    *text = "told to fail";
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+    CALL("cuCtxGetCurrent");
+    *context = current;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    CALL("cuCtxPushCurrent");
+    pushed = current;
+    current = context;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+    CALL("cuCtxPopCurrent");
+    *context = current;
+    current = pushed;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+    CALL("cuCtxGetDevice");
+    *device = 0;
+    return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
     CALL("cuDeviceGetAttribute");
     switch (attribute) {
@@ -131,7 +167,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, char const* 
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
     CALL("cuFuncSetAttribute");
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > 163 * 1024) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > 163 * 1024)
+        return CUDA_ERROR_INVALID_VALUE;
     reinterpret_cast<Function*>(function)->sharedLimit = value;
     return CUDA_SUCCESS;
 }
