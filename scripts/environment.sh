@@ -10,7 +10,7 @@ environment() {
     python=$root/.venv/bin/python infsa=$root/.venv/bin/infsa-deploy
     # shellcheck disable=SC2046 # file names of this tree hold no blanks
     stamp=$(cd "$root" && { echo "$extras"; cat pyproject.toml scripts/constraints.txt; \
-        find infsa_deploy models -type f -not -name '*.pyc' | sort | xargs cat; } | sha256sum)
+        find infsa_deploy models plugins -type f -not -name '*.pyc' | sort | xargs cat; } | sha256sum)
     if [ "$(cat "$root/.venv/stamp.$extras" 2>/dev/null)" = "$stamp" ]; then
         return
     fi
