@@ -40,7 +40,7 @@ def _comparison_column(c: OutputComparison) -> dict[str, Text]:
 
 def checks_table(results: list[CheckResult]) -> Table:
     """One row a check, its fix below what was found."""
-    table = _folding_table("check", "status", "found")
+    table = folding_table("check", "status", "found")
     for result in results:
         found = Text(result.detail)
         if result.fix:
@@ -68,7 +68,7 @@ def summary_table(summary: GraphSummary) -> Table:
         "weights": f"sha256 {metadata.weights_sha256}",
         "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
     }
-    table = _folding_table("", summary.model)
+    table = folding_table("", summary.model)
     for name, text in rows.items():
         table.add_row(name, Text(text))
     return table
@@ -93,7 +93,8 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in pairs)
 
 
-def _folding_table(*headings: str) -> Table:
+def folding_table(*headings: str) -> Table:
+    """An empty table whose cells wrap."""
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")
