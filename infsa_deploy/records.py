@@ -322,6 +322,41 @@ class EngineRecord:
     metadata: ModelMetadata | None
 
 
+@dataclass(frozen=True)
+class EngineInspection:
+    """An engine's sidecar and, where a GPU can open the engine, what TensorRT says of it.
+
+    Attributes:
+        layers: number of layers by kind, and `unopened` the reason where there is none.
+        device_memory_bytes: memory a context needs on the device.
+    """
+
+    engine: EngineRecord
+    layers: Mapping[str, int] | None
+    device_memory_bytes: int | None
+    unopened: str | None
+
+
+@dataclass(frozen=True)
+class PairComparison:
+    """One output of two models on the same images; `max_abs` is the largest difference, `top1_agreement` a share."""
+
+    first: str
+    second: str
+    output: str
+    images: int
+    max_abs: float
+    top1_agreement: float
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Several artefacts of one model: each against the reference, and each two against each other."""
+
+    reports: tuple[ValidationReport, ...]
+    pairs: tuple[PairComparison, ...]
+
+
 def to_json(record: Any, *, indent: int | None = 2) -> str:
     """Render a record, or a list of records, as JSON."""
     plain = [dataclasses.asdict(r) for r in record] if isinstance(record, list) else dataclasses.asdict(record)

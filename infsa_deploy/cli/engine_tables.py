@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infsa_deploy.cli.tables import folding_table
-from infsa_deploy.records import EngineForecast, EngineRecord, TensorProfile
+from infsa_deploy.records import EngineForecast, EngineInspection, EngineRecord, TensorProfile
 
 
 def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
@@ -34,6 +34,17 @@ def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
     table = folding_table("", title)
     for name, text in rows.items():
         table.add_row(name, Text(text))
+    return table
+
+
+def inspection_table(inspection: EngineInspection, title: str) -> Table:
+    """The sidecar, one fact a row, and what TensorRT says of the opened engine."""
+    table = engine_table(inspection.engine, title)
+    if inspection.layers is None:
+        table.add_row("engine", Text(f"not opened: {inspection.unopened}"))
+        return table
+    table.add_row("engine", Text(", ".join(f"{count} {kind}" for kind, count in inspection.layers.items())))
+    table.add_row("device memory", Text(_megabytes(inspection.device_memory_bytes)))
     return table
 
 

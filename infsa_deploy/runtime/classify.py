@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from infsa_deploy.records import Prediction
 from infsa_deploy.runtime.images import load_batch
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.protocol import ModelSession
 
 Logits = npt.NDArray[np.float64]
 
 BATCH_PIXELS = 64 * 224 * 224  # images share a call up to this many pixels, then a new one starts
 
 
-def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) -> list[Prediction]:
+def classify(session: ModelSession, images: Sequence[str | Path], top: int = 3) -> list[Prediction]:
     """The `top` most likely classes of each image file, with softmax scores.
 
     Raises:
@@ -26,7 +26,7 @@ def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) ->
     (model_input,), spec, classes = session.inputs, session.metadata.image, session.metadata.classes
     fixed = model_input.shape[0] if isinstance(model_input.shape[0], int) else None
     together = 1 if spec.multiple_of else max(1, BATCH_PIXELS // (spec.height * spec.width))
-    batch = fixed or together
+    batch = fixed or min(together, session.max_batch or together)
     predictions = []
     for start in range(0, len(images), batch):
         paths = images[start : start + batch]

@@ -32,6 +32,7 @@ class OrtSession:
     """
 
     runtime = "onnxruntime"
+    max_batch: int | None = None
 
     def __init__(self, path: str | Path, provider: str = "cpu", threads: int | None = None) -> None:
         path = Path(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import shutil
@@ -17,7 +16,7 @@ from infsa_deploy.cli import main
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.records import EngineForecast, EngineRecord, from_json
+from infsa_deploy.records import EngineForecast, EngineInspection, EngineRecord, from_json
 from tests.cli.test_cli import paths
 
 SCRIPT = "import sys\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
@@ -172,6 +171,16 @@ def test_inspect_shows_the_sidecar(run, model, capsys):
         assert not ended.value.code
         out = capsys.readouterr().out
         if options:
-            assert json.loads(out)["flavour"] == "tensorrt-rtx"
+            assert from_json(EngineInspection, out).engine.flavour == "tensorrt-rtx"
         else:
             assert "18 of 18 in fp32" in out
+            assert "not opened: there is no GPU here" in out
+
+
+def test_running_and_validating_an_engine_need_a_gpu(run, model, capsys):
+    run("--plugins", "off", "-o", "m.engine")
+    for arguments in (["run", "m.engine", "x.png"], ["validate", "m.engine"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 3
+        assert "needs an NVIDIA GPU and its driver" in capsys.readouterr().err
