@@ -26,9 +26,10 @@ from infsa_deploy.export.deployable import to_deployable
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
 from infsa_deploy.runtime import Session
+from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.images import preprocess
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.protocol import ModelSession, call_in_pieces
 
 ERROR_FACTOR = 2.0
 EPSILON = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
@@ -59,7 +60,7 @@ def validate_model(
     threads: int | None = None,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ValidationReport:
-    """Compare the ONNX model at `path`, run by ONNX Runtime on the CPU, with its reference model.
+    """Compare the model at `path`, ONNX (run by ONNX Runtime on the CPU) or an engine, with its reference model.
 
     Args:
         path: a model written by infsa-deploy.
@@ -72,7 +73,7 @@ def validate_model(
     Raises:
         ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
     """
-    candidate = OrtSession(path, threads=threads)
+    candidate = open_artefact(path, threads=threads)
     metadata = candidate.metadata
     progress("building the reference model")
     reference = rebuild_reference(metadata, weights, module)
@@ -138,13 +139,12 @@ def _yardstick(module: nn.Module, dtype: str) -> nn.Module:
 
 
 def _compare(
-    kind: str, batches: Iterator[Batch], exact: Session, eager: Session, candidate: Session, dtype: str
+    kind: str, batches: Iterator[Batch], exact: Session, eager: Session, candidate: ModelSession, dtype: str
 ) -> Iterator[OutputComparison]:
     outputs: dict[str, list[tuple[Any, Any, Any]]] = {info.name: [] for info in candidate.outputs}
-    (image_input,) = candidate.inputs
     for batch in batches:
         wide, narrow = exact({exact.inputs[0].name: batch}), eager({eager.inputs[0].name: batch})
-        found = candidate({image_input.name: batch.astype(image_input.dtype)})
+        found = call_in_pieces(candidate, batch)
         for name, kept in outputs.items():
             kept.append((wide[name], narrow[name], found[name]))
     for name, kept in outputs.items():
@@ -170,6 +170,11 @@ def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, *, eps
         eager_max_abs=eager_error,
         bound=ERROR_FACTOR * eager_error + epsilon * scale,
     )
+
+
+def sample_images(plan: Plan, spec: ImageSpec) -> Batch:
+    """All images of `plan` in one batch, preprocessed as `spec` says: the real ones, then the noise."""
+    return np.concatenate([batch for batches in _inputs(plan, spec).values() for batch in batches])
 
 
 def _inputs(plan: Plan, spec: ImageSpec) -> dict[str, Iterator[Batch]]:

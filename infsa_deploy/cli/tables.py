@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, PrecisionReport, ValidationReport
+from infsa_deploy.records import (
+    CheckResult,
+    GraphSummary,
+    OutputComparison,
+    PairComparison,
+    PrecisionReport,
+    ValidationReport,
+)
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -36,6 +43,14 @@ def _comparison_column(c: OutputComparison) -> dict[str, Text]:
         "needed": Text(f"{needed:.2f}x eager"),
         "result": Text("pass", "green") if c.passed else Text("FAIL", "red"),
     }
+
+
+def pairs_table(pairs: Sequence[PairComparison]) -> Table:
+    """One row a pair of artefacts and output."""
+    table = folding_table("first", "second", "output", "largest difference", "top-1 agreement")
+    for pair in pairs:
+        table.add_row(pair.first, pair.second, pair.output, f"{pair.max_abs:.3g}", f"{pair.top1_agreement:.1%}")
+    return table
 
 
 def checks_table(results: list[CheckResult]) -> Table:
