@@ -23,13 +23,15 @@ def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None)
         As open_artefact.
     """
     outputs: list[tuple[Path, Arrays]] = []
-    spec = None
+    spec, images = None, None
     for path in paths:
         session = open_artefact(path, threads=threads)
-        spec = spec or session.metadata.image
+        if images is None:
+            spec = session.metadata.image
+            images = sample_images(plan, spec, session.metadata.dtype)
         if session.metadata.image != spec:
             raise UsageError(f"{path} takes other images than {paths[0]}.", "", "compare artefacts of one export.")
-        outputs.append((path, call_in_pieces(session, sample_images(plan, spec))))
+        outputs.append((path, call_in_pieces(session, images)))
         session.close()
     return [pair for first, second in combinations(outputs, 2) for pair in _compare(*first, *second)]
 

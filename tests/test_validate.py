@@ -43,8 +43,8 @@ def test_a_right_model_passes(variant, exported):
     for comparison in report.comparisons:
         assert comparison.top1_agreement == 1.0
         assert comparison.cosine == pytest.approx(1.0, abs=1e-9)
-        assert 0 < comparison.eager_max_abs < 1e-5
-        assert comparison.bound >= 2 * comparison.eager_max_abs
+        assert 0 < comparison.yardstick_max_abs < 1e-5
+        assert comparison.bound >= 2 * comparison.yardstick_max_abs
     assert len(phases) == 3
 
 

@@ -28,6 +28,8 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append("reference")
     if config.dtype != "fp32":
         parts.append(config.dtype)
+    if config.int8:
+        parts.append(f"int8_{config.int8}")
     try:
         ARTIFACTS.mkdir(exist_ok=True)
     except OSError as error:
