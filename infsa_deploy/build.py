@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from infsa_deploy.config import EngineConfig, Precision
 from infsa_deploy.engine.build import Listener, Origin, build_engine, forecast_engine
@@ -14,6 +15,7 @@ from infsa_deploy.errors import UsageError
 from infsa_deploy.records import EngineForecast, EngineRecord
 
 ARTIFACTS = Path("artifacts")
+LOW_TYPES: dict[str, Literal["fp16", "bf16"]] = {"fp16": "fp16", "bf16": "bf16", "int8": "fp16"}
 
 
 def newest_export() -> Path:
@@ -48,11 +50,12 @@ def forecast(model: Path, config: EngineConfig, listener: Listener) -> EngineFor
 
 @contextmanager
 def _retyped(model: Path, precision: Precision | None, listener: Listener) -> Iterator[tuple[Path, Origin]]:
-    """A copy of `model` in the low type, kept for the length of the block; `model` itself for every other type.
+    """A copy of `model` in the low type, kept for the length of the block; `model` itself where none was asked.
 
     A TensorRT network is strongly typed: its types are those of the ONNX file, and no flag changes them.
     """
-    if precision is None or precision == "int8":
+    low = LOW_TYPES.get(precision or "")
+    if low is None:
         yield model, Origin(model)
         return
     import onnx_ir as ir
@@ -61,9 +64,14 @@ def _retyped(model: Path, precision: Precision | None, listener: Listener) -> It
     from infsa_deploy.export.store import EXTERNAL_DATA_FROM, weights_bytes
 
     read_onnx(model)
-    listener.phase(f"retyping the model to {precision}")
+    listener.phase(f"retyping the model to {low}")
+    if low != precision:
+        listener.note(f"{precision} where the model has Q/DQ nodes, {low} elsewhere")
     graph = ir.load(model)
-    report = retype(graph, precision)
+    report = retype(graph, low)
+    for loss in report.losses:
+        lost = f"{loss.to_zero} of {loss.elements} elements became zero, {loss.saturated} were cut to the largest"
+        listener.note(f"warning: weight {loss.name}: {lost}")
     for reason in dict.fromkeys(report.kept_fp32.values()):
         nodes = [name for name, given in report.kept_fp32.items() if given == reason]
         listener.note(f"left in fp32: {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}: {reason}")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.records import EngineForecast, EngineInspection, EngineRecord, from_json
 from tests.cli.test_cli import paths
+from tests.engine.quantized import quantized
 
 SCRIPT = "import sys\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
 
@@ -77,6 +79,15 @@ def test_the_newest_export_is_taken_and_retyped(run, model, tmp_path, precision)
     assert record.metadata.dtype == precision
     assert record.onnx == "tiny.onnx"
     assert record.inputs["image"].dtype == "float32"
+
+
+def test_int8_leaves_the_rest_in_fp16(run, model, tmp_path):
+    model = quantized(Path(model))
+    code, out, err = run(model, "--int8", "--plugins", "off", "-o", "m.engine", "--json")
+    assert code == 0, err
+    products = from_json(EngineRecord, out).precision.products
+    assert sorted(products) == ["fp16", "int8"]
+    assert "int8 where the model has Q/DQ nodes, fp16 elsewhere" in err
 
 
 def test_json_and_both_spellings_of_shapes(run, model):
