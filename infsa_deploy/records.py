@@ -387,11 +387,42 @@ class PairComparison:
 
 
 @dataclass(frozen=True)
+class LayerDifference:
+    """One tensor of two models: `max_abs` is the largest difference, `relative` over the largest value."""
+
+    node: str
+    op: str
+    tensor: str
+    max_abs: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Two models layer by layer.
+
+    Attributes:
+        bound_relative: what a layer's `relative` may be.
+        layers: number of tensors compared.
+        first: the first layer above the bound, in the order of the graph, or None.
+        worst: the layer with the largest `relative`.
+    """
+
+    base: str
+    candidate: str
+    bound_relative: float
+    layers: int
+    first: LayerDifference | None
+    worst: LayerDifference
+
+
+@dataclass(frozen=True)
 class ValidationSet:
-    """Several artefacts of one model: each against the reference, and each two against each other."""
+    """Several artefacts of one model: against the reference, each two against each other, and where they part."""
 
     reports: tuple[ValidationReport, ...]
     pairs: tuple[PairComparison, ...]
+    divergence: Divergence | None = None
 
 
 def to_json(record: Any, *, indent: int | None = 2) -> str:

@@ -16,7 +16,7 @@ from infsa_deploy.config import BACKENDS, PRECISIONS, EngineConfig
 @click.option("--fp16", "precision", flag_value=PRECISIONS[0], help="Retype weights and activations to float16.")
 @click.option("--bf16", "precision", flag_value=PRECISIONS[1], help="Retype them to bfloat16.")
 @click.option(
-    "--int8", "precision", flag_value=PRECISIONS[2], help="int8 where the model has Q/DQ nodes, float16 elsewhere."
+    "--int8", "precision", flag_value=PRECISIONS[2], help="int8 where the model has Q/DQ nodes, else float16."
 )
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True)
 @click.option("--target", "targets", type=TARGETS, default=(), help="e.g. sm80,sm89 (default: the GPU here, or sm80).")

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from infsa_deploy.records import (
     CheckResult,
+    Divergence,
     ExportReport,
     GraphSummary,
     OutputComparison,
@@ -52,6 +53,19 @@ def pairs_table(pairs: Sequence[PairComparison]) -> Table:
     for pair in pairs:
         table.add_row(pair.first, pair.second, pair.output, f"{pair.max_abs:.3g}", f"{pair.top1_agreement:.1%}")
     return table
+
+
+def divergence_lines(divergence: Divergence) -> list[str]:
+    """Where two models part, in one or two sentences."""
+    worst = divergence.worst
+    lines = [
+        f"{divergence.layers} layers compared; bound {divergence.bound_relative:.3g} of the largest value; "
+        f"worst: {worst.op} {worst.node!r} at {worst.relative:.3g}"
+    ]
+    if divergence.first is None:
+        return [*lines, "no layer leaves the bound"]
+    first = divergence.first
+    return [*lines, f"first to leave the bound: {first.op} {first.node!r}, {first.tensor!r}, at {first.relative:.3g}"]
 
 
 def checks_table(results: list[CheckResult]) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from infsa_deploy.cli.parameters import FILE, json_option, threads_option
-from infsa_deploy.errors import ToleranceError
+from infsa_deploy.errors import ToleranceError, UsageError
 
 
 @click.command()
@@ -17,6 +17,7 @@ from infsa_deploy.errors import ToleranceError
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the noise.")
 @click.option("--weights", type=FILE, help="The checkpoint, if it has moved since the export.")
 @click.option("--module", help="package.module:factory of the reference, if the model was exported from Python.")
+@click.option("--find-divergence", is_flag=True, help="Of two ONNX files: the first layer that leaves the bound.")
 @threads_option
 @json_option
 def command(
@@ -26,6 +27,7 @@ def command(
     seed: int,
     weights: Path | None,
     module: str | None,
+    find_divergence: bool,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -35,11 +37,14 @@ def command(
     """
     from rich.console import Console
 
-    from infsa_deploy.cli.tables import comparison_table, pairs_table
+    from infsa_deploy import divergence
+    from infsa_deploy.cli.tables import comparison_table, divergence_lines, pairs_table
     from infsa_deploy.pairwise import compare_pairs
     from infsa_deploy.records import ValidationSet, to_json
     from infsa_deploy.validate import Plan, validate_model
 
+    if find_divergence and len(models) != 2:
+        raise UsageError("--find-divergence needs two models.", f"{len(models)} given.", "name the trusted one first.")
     plan, progress = Plan(real, random, seed), Console(stderr=True)
     with progress.status("loading the model") as status:
         reports = tuple(
@@ -47,13 +52,16 @@ def command(
             for path in models
         )
         pairs = tuple(compare_pairs(models, plan, threads)) if len(models) > 1 else ()
+        parting = divergence.find_divergence(models[0], reports[1], plan) if find_divergence else None
     if as_json:
-        click.echo(to_json(ValidationSet(reports, pairs) if pairs else reports[0]))
+        click.echo(to_json(ValidationSet(reports, pairs, parting) if pairs else reports[0]))
     else:
         for report in reports:
             Console().print(comparison_table(report))
         if pairs:
             Console().print(pairs_table(pairs))
+        for line in divergence_lines(parting) if parting else ():
+            click.echo(line)
     failed = [(report.model, c) for report in reports for c in report.comparisons if not c.passed]
     if failed:
         model, worst = max(failed, key=lambda pair: pair[1].max_abs / pair[1].bound if pair[1].bound else float("inf"))

@@ -85,10 +85,14 @@ def _installed() -> Path:
     try:
         import infsa_plugins
 
-        return Path(infsa_plugins.library_path())
-    except (ImportError, AttributeError, OSError) as error:
+        library = Path(infsa_plugins.library_path())
+        reason = f"{library} does not exist."
+    except ImportError as error:
+        library, reason = None, f"{error}."
+    if library is None or not library.is_file():
         raise HostError(
             "the plugin library is not installed.",
-            str(error),
+            reason,
             "install a build with plugins, give one with --plugins PATH, or take --plugins off.",
-        ) from error
+        )
+    return library
