@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-VIEWS = frozenset({"IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"})
-ELEMENTWISE = frozenset({"ACTIVATION", "CAST", "ELEMENTWISE", "NORMALIZATION", "SCALE", "SELECT", "SOFTMAX", "UNARY"})
+VIEWS = frozenset({"DEQUANTIZE", "IDENTITY", "SHUFFLE", "SQUEEZE", "UNSQUEEZE"})  # a product dequantizes as it reads
+ELEMENTWISE = frozenset(
+    {"ACTIVATION", "CAST", "ELEMENTWISE", "NORMALIZATION", "QUANTIZE", "SCALE", "SELECT", "SOFTMAX", "UNARY"}
+)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,10 @@ def _read(descriptor: int) -> bytes:
 
 
 def test_interrupt(model, tmp_path):
-    typed = [sys.executable, "-c", SCRIPT, "build-engine", "--plugins", "off"]
+    heeding = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background does not
+    )
+    typed = [sys.executable, "-c", heeding + SCRIPT, "build-engine", "--plugins", "off"]
     process = subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=paths())
     log = tmp_path / "artifacts" / "tiny_bodies.engine.log"
     while process.poll() is None and not log.exists():

@@ -1,4 +1,8 @@
-"""Engines built by NVIDIA's builder, without a GPU: plugins, types, shapes and the sidecar are what was asked."""
+"""Engines built by NVIDIA's builder, without a GPU: plugins, types, shapes and the sidecar are what was asked.
+
+The models are tiny, but for one of 4 layers and 1024 channels at 224 x 224 (marked slow). Image sizes of 1024 and
+9216 are built by hand: `infsa-deploy export --model infvit_linear_4l --image-size 9216`, then build-engine.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from infsa_deploy.config import EngineConfig
+from infsa_deploy.build import build as build_retyped
+from infsa_deploy.config import EngineConfig, ModelSource
 from infsa_deploy.engine.build import Listener, forecast_engine
 from infsa_deploy.engine.sidecar import read_sidecar
+from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.sources import load_reference
 from infsa_deploy.files import sha256
 from tests.engine.conftest import A100
 from tests.engine.quantized import quantized
@@ -83,6 +90,30 @@ def test_int8_from_a_quantized_model(exported, build, double, plugins):
     assert record.precision.products == {"fp32": 2, "int8": in_graph}  # convolution and classifier stay
     assert record.precision.layers_percent["int8"] > 0
     assert record.metadata.dtype == "fp32"
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_low_types_with_plugins(exported, double, tmp_path, variant, precision):
+    config = EngineConfig(precision=precision, plugin_library=double)
+    record = build_retyped(exported(variant), tmp_path / "m.engine", config, Listener())
+    assert record.plugins.layers == PLUGINS[variant]
+    convolutions = len(record.precision.kept_fp32)
+    assert convolutions == (precision == "bf16")
+    assert record.precision.products.get("fp32", 0) == convolutions
+    assert record.precision.layers_percent[precision] > 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+def test_the_paper_s_width_at_224(double, tmp_path, variant):
+    model = tmp_path / "m.onnx"
+    export_reference(load_reference(ModelSource(model=f"infvit_{variant}_4l")), model)
+    config = EngineConfig(precision="fp16", plugin_library=double, targets=PORTABLE)
+    record = build_retyped(model, tmp_path / "m.engine", config, Listener())
+    assert record.plugins.layers == dict.fromkeys(PLUGINS[variant], 4)
+    assert set(record.precision.products) == {"fp16"}
+    assert record.engine_bytes < 1.2 * model.stat().st_size / 2  # the weights are stored in the type asked for
 
 
 def test_a_forecast_builds_nothing(exported, double, tmp_path):
