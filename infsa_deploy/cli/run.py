@@ -22,7 +22,8 @@ def command(model: Path, images: tuple[Path, ...], top: int, provider: str, thre
     from infsa_deploy.runtime.artefact import open_artefact
     from infsa_deploy.runtime.classify import classify
 
-    predictions = classify(open_artefact(model, provider, threads), images, top)
+    session = open_artefact(model, provider, threads)
+    predictions = classify(session, images, top, note=lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(to_json(predictions))
         return

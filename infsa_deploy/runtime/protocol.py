@@ -51,10 +51,16 @@ class Session(Protocol):
 
 
 class ModelSession(Session, Protocol):
-    """A loaded model that says what it is. `max_batch` is the most images a call may have, None for any number."""
+    """A loaded model that says what it is.
+
+    Attributes:
+        max_batch: the most images a call may have, None for any number.
+        on_host: whether activations lie in the host's memory.
+    """
 
     metadata: ModelMetadata
     max_batch: int | None
+    on_host: bool
 
 
 def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:

@@ -92,6 +92,7 @@ class TrtSession:
         self.inputs = tuple(_info(name, profile) for name, profile in record.inputs.items())
         self.outputs = tuple(_info(name, profile) for name, profile in record.outputs.items())
         first = next(iter(record.inputs.values()))
+        self.on_host = False
         self.max_batch: int | None = first.maximum[0] if first.maximum else None
         self._context = self.engine.engine.create_execution_context()
         if self._context is None:

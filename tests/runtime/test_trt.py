@@ -27,6 +27,7 @@ from infsa_deploy.records import (
     EngineRecord,
     Gpu,
     ImageSpec,
+    MemoryNeed,
     ModelMetadata,
     PluginUse,
     PrecisionFound,
@@ -43,9 +44,17 @@ IMAGE = TensorProfile("float32", (-1, 3, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4), (4, 
 @pytest.fixture
 def record(tmp_path) -> EngineRecord:
     metadata = ModelMetadata(
-        "linear", "ops", {}, ImageSpec(3, 4, 4, (0.5,) * 3, (0.5,) * 3), ("a", "b", "c"), "0" * 64, ModelSource(),
-        "fp16", "0.1.0",
-    )  # fmt: skip
+        variant="linear",
+        form="ops",
+        architecture={},
+        image=ImageSpec(3, 4, 4, (0.5,) * 3, (0.5,) * 3),
+        classes=("a", "b", "c"),
+        weights_sha256="0" * 64,
+        source=ModelSource(),
+        dtype="fp16",
+        memory=MemoryNeed(1, 1.0),
+        tool_version="0.1.0",
+    )
     return EngineRecord(
         tool_version="0.1.0",
         flavour="tensorrt",
