@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,energy,plot,peers,dev
+environment export,cpu,rtx,energy,plot,peers,dev
+export PATH=$PWD/.venv/bin:$PATH
 
 bin=.venv/bin
 $bin/ruff check .

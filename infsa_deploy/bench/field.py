@@ -109,7 +109,7 @@ class Field:
             runtime=entry.contender.runtime,
             batch=self._batch,
             image=entry.image,
-            limit=limit if self._settings.device == "cpu" else None,
+            limit=limit if self._settings.device == "cpu" and entry.contender.runtime != "tensorrt" else None,
         )
         slow_call_s = self._settings.slow_call_s
         warm_up = child.ask("warm up", most_calls=self._settings.warm_up_calls, slow_call_s=slow_call_s)

@@ -16,9 +16,11 @@ from infsa_deploy.bench.roofline import measure_ceilings
 from infsa_deploy.bench.sessions import OPENERS, Opening, random_image
 from infsa_deploy.bench.statistics import settled
 from infsa_deploy.config import ExportConfig, ModelSource
+from infsa_deploy.errors import ModelError
 from infsa_deploy.measurements import EnergySource, Validation, Work
-from infsa_deploy.records import decode
+from infsa_deploy.records import ModelMetadata, decode
 from infsa_deploy.runtime import Session
+from infsa_deploy.runtime.artefact import is_engine
 
 MOST_CALLS = 1000
 MOST_IMAGES = 8
@@ -107,11 +109,8 @@ def images_for(height: int, width: int) -> int:
 
 
 def describe(path: str) -> Decoded:
-    """What a model file says of itself, and the hash of it and its external data."""
-    from infsa_deploy.export.store import load_model
-
-    _, metadata = load_model(Path(path))
-    return {"metadata": asdict(metadata), "sha256": file_hash(Path(path))}
+    """What a model file or engine says of itself, and the hash of it and its external data."""
+    return {"metadata": asdict(_metadata(Path(path))), "sha256": file_hash(Path(path))}
 
 
 def trace(source: Decoded, program: Any, batch: int) -> Decoded:
@@ -140,39 +139,35 @@ def export(source: Decoded, config: Decoded, path: str) -> str:
 
 
 def count(path: str, batch: int, height: int, width: int) -> Decoded | None:
-    """Operations and bytes of one call of a model file; None for one that works in tiles, whose loops have no count."""
+    """Operations and bytes of one call of a model file; of an engine, those of the ONNX file it was built from.
+
+    None for one that works in tiles, whose loops have no count, and for an engine whose ONNX file is gone.
+    """
     from onnx_ir.passes.common import ShapeInferencePass
 
     from infsa_deploy.export.dynamic_size import patch_grid
     from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
     from infsa_deploy.export.store import load_model
 
-    model, metadata = load_model(Path(path))
+    onnx_file = _onnx_file(Path(path))
+    if not onnx_file.is_file():
+        return None
+    model, metadata = load_model(onnx_file)
     if metadata.tile_tokens:
         return None
     if metadata.dtype == "int8":  # the quantiser records neither types nor shapes of what it adds
         model = ShapeInferencePass()(model).model
-    sizes = {"batch": batch}
-    if metadata.image.multiple_of:
-        sizes |= patch_grid(replace(metadata.image, height=height, width=width))
+    sizes = {"batch": batch, **patch_grid(replace(metadata.image, height=height, width=width))}
     moved = count_bytes(model, sizes)
-    return asdict(
-        Work(
-            dict(count_flops_by_type(model, sizes)),
-            moved["weights"],
-            moved["inputs"],
-            moved["outputs"],
-            moved["activations"],
-        )
-    )
+    parts = (moved[part] for part in ("weights", "inputs", "outputs", "activations"))
+    return asdict(Work(dict(count_flops_by_type(model, sizes)), *parts))
 
 
 def need(path: str, batch: int, height: int, width: int) -> int:
     """Bytes that a model file says one call needs; it knows of its tiles."""
-    from infsa_deploy.export.store import load_model
     from infsa_deploy.runtime.memory import token_count
 
-    _, metadata = load_model(Path(path))
+    metadata = _metadata(Path(path))
     image = replace(metadata.image, height=height, width=width)
     return int(metadata.memory.total_bytes(token_count(metadata.memory, image), batch))
 
@@ -213,3 +208,21 @@ def file_hash(path: Path) -> str:
                 while block := file.read(1 << 20):
                     digest.update(block)
     return digest.hexdigest()
+
+
+def _metadata(path: Path) -> ModelMetadata:
+    from infsa_deploy.engine.sidecar import read_sidecar
+    from infsa_deploy.export.store import load_model
+
+    if not is_engine(path):
+        return load_model(path)[1]
+    metadata = read_sidecar(path).metadata
+    if metadata is None:
+        raise ModelError(f"{path} has no reference.", "its ONNX file is not one of ours.", "export the model again.")
+    return metadata
+
+
+def _onnx_file(path: Path) -> Path:
+    from infsa_deploy.engine.sidecar import read_sidecar
+
+    return Path(read_sidecar(path).onnx) if is_engine(path) else path

@@ -10,6 +10,7 @@ from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.config import ModelSource, parse_image_size
 from infsa_deploy.errors import UsageError
 from infsa_deploy.records import ModelMetadata
+from infsa_deploy.runtime.artefact import is_engine
 
 LADDER = (224, 384, 512, 1024, 2048, 4096, 9216)  # the paper's resolutions, and steps on the way there
 
@@ -112,7 +113,8 @@ def source_name(source: ModelSource) -> str:
 
 def _contender(file: GivenFile) -> Contender:
     about = f"{file.path.name}: {file.metadata.form}, {file.metadata.dtype}"
-    return Contender(file.path.stem, about, "onnxruntime", "file", file=str(file.path.resolve()))
+    runtime = "tensorrt" if is_engine(file.path) else "onnxruntime"
+    return Contender(file.path.stem, about, runtime, "file", file=str(file.path.resolve()))
 
 
 def _size(file: GivenFile) -> Size:

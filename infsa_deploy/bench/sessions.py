@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,12 @@ def _onnxruntime(what: Opening) -> Session:
     return OrtSession(str(what.path), what.device, what.threads)
 
 
+def _tensorrt(what: Opening) -> Session:
+    from infsa_deploy.runtime.artefact import open_artefact
+
+    return open_artefact(Path(str(what.path)))
+
+
 def _openvino(what: Opening) -> Session:
     return OpenVinoSession(str(what.path), what.dtype, what.threads)
 
@@ -108,4 +115,5 @@ OPENERS: dict[str, Callable[[Opening], Session]] = {
     "compile": _compiled,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
+    "tensorrt": _tensorrt,
 }

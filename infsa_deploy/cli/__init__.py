@@ -11,7 +11,7 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "run", "validate", "bench", "report", "inspect", "doctor")
+COMMANDS = ("export", "build-engine", "run", "validate", "bench", "report", "inspect", "doctor")
 
 EXTRAS = {
     "torch": "export",
@@ -20,6 +20,8 @@ EXTRAS = {
     "onnxscript": "export",
     "safetensors": "export",
     "onnxruntime": "cpu",
+    "tensorrt_rtx": "rtx",
+    "tensorrt": "gpu",
     "openvino": "peers",
     "zeus": "energy",
     "matplotlib": "plot",

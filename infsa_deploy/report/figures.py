@@ -39,14 +39,14 @@ def draw_all(cells: Sequence[Cell], ceilings: Ceilings | None, origin: str, fold
 def _curve(
     cells: Sequence[Cell], file: str, title: str, label: str, measure: Measure, origin: str, folder: Path
 ) -> list[Figure]:
-    """A measure against resolution, both logarithmic; what could not run is a cross on the upper edge."""
+    """A measure against resolution, both logarithmic; what could not run is named at the edge."""
     if not any(measure(row) for cell in cells for row in cell.rows):
         return []
     figure, axes = _canvas(title, origin)
     for index, name in enumerate(_names(cells)):
         points = [(cell.height, measure(row)) for cell in cells for row in cell.rows if row.contender == name]
         _line(axes, index, name, [(x, y) for x, y in points if y])
-    _mark_ends(axes, cells, lambda cell: cell.height)
+    _mark_ends(axes, cells, lambda cell: cell.height, below=not file.startswith("throughput"))
     axes.set(xscale="log", yscale="log", xlabel="image height = width, pixels", ylabel=label)
     axes.set_xticks([cell.height for cell in cells], [str(cell.height) for cell in cells])
     axes.minorticks_off()
@@ -61,7 +61,7 @@ def _memory(cells: Sequence[Cell], file: str, title: str, origin: str, folder: P
     for index, name in enumerate(_names(known)):
         rows = [(cell.tokens, row.peak_memory_bytes) for cell in known for row in cell.rows if row.contender == name]
         _line(axes, index, name, [(tokens, peak / 1e9) for tokens, peak in rows if tokens and peak])
-    _mark_ends(axes, known, lambda cell: cell.tokens or 0)
+    _mark_ends(axes, known, lambda cell: cell.tokens or 0, below=True)
     axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="peak memory of the process, GB")
     axes.set_xticks([cell.tokens for cell in known], [str(cell.tokens) for cell in known])
     axes.minorticks_off()
@@ -141,18 +141,18 @@ def _line(axes: Any, index: int, name: str, points: Sequence[tuple[float, float]
     axes.plot(xs, ys, color=colour, marker=marker, linestyle=dash, linewidth=1.6, markersize=6, label=name)
 
 
-def _mark_ends(axes: Any, cells: Sequence[Cell], place: Callable[[Cell], float]) -> None:
-    """A column of text at the upper edge over each size where somebody could not run."""
+def _mark_ends(axes: Any, cells: Sequence[Cell], place: Callable[[Cell], float], *, below: bool) -> None:
+    """A column of text over each size where somebody could not run, at the edge that the curves leave free."""
     for cell in cells:
         ended = [f"{row.contender}: {row.status}" for row in cell.rows if row.status != OK]
         if ended:
             axes.text(
                 place(cell),
-                0.99,
+                0.01 if below else 0.99,
                 "x " + "\nx ".join(ended),
                 transform=axes.get_xaxis_transform(),
                 ha="right",
-                va="top",
+                va="bottom" if below else "top",
                 fontsize=6.5,
                 bbox={"facecolor": "white", "edgecolor": "black", "linewidth": 0.5, "pad": 2},
             )
