@@ -17,6 +17,9 @@ PACKAGES = {
     "onnx-ir": ("export, inspect", "export"),
     "onnxscript": ("export", "export"),
     "safetensors": ("export, validate", "export"),
+    "matplotlib": ("report", "plot"),
+    "zeus": ("bench, for energy", "energy"),
+    "openvino": ("bench, as a peer", "peers"),
 }
 ORT_PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 TENSORRT_PACKAGES = {

@@ -9,12 +9,12 @@ from pathlib import Path
 from infsa_deploy.report.document import Document, Figure, Section, Table
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 75rem; margin: 2rem auto;
+body { font: 15px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 84rem; margin: 2rem auto;
   padding: 0 1.5rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #999; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ccc; }
+th, td { padding: .25rem .5rem; font-size: .9rem; text-align: right; border-bottom: 1px solid #ccc; }
 th { border-bottom: 2px solid #333; } th:first-child, td:first-child { text-align: left; }
 tbody tr:nth-child(even) { background: #f4f4f4; }
 ul.notes { font-size: .85rem; color: #333; margin: 0 0 1.5rem; }
