@@ -49,12 +49,14 @@ class ExportConfig:
         static_batch: fixed batch size, or None for a dynamic batch axis.
         dtype: type of weights and activations, one of DTYPES.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
+        attention_maps: add the output `attention` [B, L, H, h, w], one map of the patch grid a layer and head.
     """
 
     fold: bool = True
     static_batch: int | None = None
     dtype: Dtype = "fp32"
     keep_io: bool = True
+    attention_maps: bool = False
 
 
 def parse_image_size(text: str) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from torch import nn
 
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export.deployable import to_deployable
+from infsa_deploy.export.attention_maps import with_attention_maps
+from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
 from infsa_deploy.runtime import Session
@@ -76,8 +77,10 @@ def validate_model(
     progress("building the reference model")
     reference = rebuild_reference(metadata, weights, module)
     check_same_weights(reference, metadata, path)
-    exact = EagerSession(reference.module, metadata.image, "fp64")
-    eager = EagerSession(_yardstick(reference.module, metadata.dtype), metadata.image, metadata.dtype)
+    maps = any(info.name == "attention" for info in candidate.outputs)
+    exact = EagerSession(_returning_maps(reference.module, reference, maps), metadata.image, "fp64")
+    yardstick = _returning_maps(_yardstick(reference.module, metadata.dtype), reference, maps)
+    eager = EagerSession(yardstick, metadata.image, metadata.dtype)
     comparisons: list[OutputComparison] = []
     for kind, batches in _inputs(plan, metadata.image).items():
         progress(f"comparing {kind} images")
@@ -115,6 +118,10 @@ def check_same_weights(reference: Reference, metadata: ModelMetadata, path: Path
             f"its weights hash to {found[:12]}, the model records {metadata.weights_sha256[:12]}.",
             "give the original checkpoint with --weights, or export again.",
         )
+
+
+def _returning_maps(module: nn.Module, reference: Reference, maps: bool) -> nn.Module:
+    return with_attention_maps(to_reference(module), reference) if maps else module
 
 
 def _yardstick(module: nn.Module, dtype: str) -> nn.Module:

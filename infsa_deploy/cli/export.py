@@ -27,6 +27,7 @@ from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, ModelSour
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Weights and activations.")
 @click.option("--low-precision-io", is_flag=True, help="Narrow the model's inputs and outputs too.")
 @click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with.")
+@click.option("--attention-maps", is_flag=True, help="Second output: what each layer and head looks at.")
 @click.option("-o", "--output", type=FILE, help="ONNX file to write (default: artifacts/NAME.onnx).")
 @json_option
 def command(
@@ -38,6 +39,7 @@ def command(
     dtype: Dtype,
     low_precision_io: bool,
     no_fold: bool,
+    attention_maps: bool,
     output: Path | None,
     as_json: bool,
     **source: Any,
@@ -56,7 +58,7 @@ def command(
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
     reference = relabelled(load_reference(origin), classes, mean, std)
-    config = ExportConfig(fold=not no_fold, static_batch=batch, dtype=dtype, keep_io=not low_precision_io)
+    config = ExportConfig(not no_fold, batch, dtype, not low_precision_io, attention_maps)
     report = export_reference(reference, output or default_output(reference, config), config)
     for note in precision_notes(report.precision):
         click.echo(note, err=True)

@@ -24,6 +24,8 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append(f"power{reference.source.power_iterations}")
     if not config.fold:
         parts.append("reference")
+    if config.attention_maps:
+        parts.append("maps")
     if config.dtype != "fp32":
         parts.append(config.dtype)
     try:

@@ -10,8 +10,9 @@ from infsa_models.checkpoint import weights_hash
 from torch import nn
 
 from infsa_deploy.config import ExportConfig, ModelSource
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
+from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
@@ -82,6 +83,9 @@ def export_module(
 def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ExportReport:
     check_target(path)
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
+    if config.attention_maps:
+        _check_single_input(examples)
+        module = with_attention_maps(module, reference)
     model = trace(module, examples, static_batch=config.static_batch)
     for transform in PIPELINE:
         model = transform(model)
@@ -99,3 +103,12 @@ def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, 
     )
     save_model(model, metadata, path)
     return ExportReport(str(path), metadata, precision)
+
+
+def _check_single_input(examples: Sequence[torch.Tensor]) -> None:
+    if len(examples) != 1:
+        raise UsageError(
+            f"attention maps are not added to a model of {len(examples)} inputs.",
+            "they lie on the patches of one image.",
+            "export without attention maps.",
+        )

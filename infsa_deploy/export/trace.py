@@ -25,8 +25,8 @@ OPSET = 20
 def trace(module: nn.Module, example_inputs: Sequence[torch.Tensor], *, static_batch: int | None = None) -> ir.Model:
     """Trace `module` on `example_inputs` (the first axis of each is the batch).
 
-    Inputs are named after the parameters of `forward`; a single output is named `logits`. The batch axis is
-    dynamic unless `static_batch` is given.
+    Inputs are named after the parameters of `forward`; outputs by the module's `output_names` if it has any, else
+    a single output is named `logits`. The batch axis is dynamic unless `static_batch` is given.
 
     Raises:
         ModelError: torch.export or the ONNX conversion cannot handle the module.
@@ -57,8 +57,10 @@ def trace(module: nn.Module, example_inputs: Sequence[torch.Tensor], *, static_b
         ) from error
     assert program is not None
     model = program.model
-    if len(model.graph.outputs) == 1:
-        model.graph.outputs[0].name = "logits"
+    default = ("logits",) if len(model.graph.outputs) == 1 else ()
+    names_out = getattr(module, "output_names", default)
+    for output, name in zip(model.graph.outputs, names_out, strict=bool(names_out)):
+        output.name = name
     return model
 
 
