@@ -48,4 +48,4 @@ class WithAttentionMaps(nn.Module):
             for hook in hooks:
                 hook.remove()
         patches = self.grid[0] * self.grid[1]
-        return logits, torch.stack(maps, dim=1)[..., -patches:].unflatten(-1, self.grid)
+        return logits, torch.stack(maps, dim=1)[..., -patches:].reshape(*maps[0].shape[:1], len(maps), -1, *self.grid)
