@@ -10,6 +10,7 @@ from infsa_deploy.errors import UsageError
 
 Hops = int | Literal["inf"]
 Dtype = Literal["fp32", "fp16", "bf16"]
+Int8 = Literal["dynamic", "static"]
 
 VARIANTS = ("linear", "pure", "softmax")
 DTYPES: tuple[Dtype, ...] = ("fp32", "fp16", "bf16")
@@ -47,16 +48,28 @@ class ExportConfig:
     Attributes:
         fold: replace attention by its deployable form on custom ops; False keeps the reference formula.
         static_batch: fixed batch size, or None for a dynamic batch axis.
+        dynamic_size: leave height and width free, in whole patches; positions are interpolated in the graph.
         dtype: type of weights and activations, one of DTYPES.
+        int8: quantise matrix products, `dynamic` (for CPUs) or `static` (for engines), or None.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
         attention_maps: add the output `attention` [B, L, H, h, w], one map of the patch grid a layer and head.
     """
 
     fold: bool = True
     static_batch: int | None = None
+    dynamic_size: bool = False
     dtype: Dtype = "fp32"
+    int8: Int8 | None = None
     keep_io: bool = True
     attention_maps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.int8 and self.dtype != "fp32":
+            raise UsageError(
+                f"--int8 and --dtype {self.dtype} cannot be combined.",
+                "the products that int8 leaves alone stay in float32; an engine builder narrows them itself.",
+                "choose one of the two.",
+            )
 
 
 def parse_image_size(text: str) -> tuple[int, int]:

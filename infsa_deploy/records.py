@@ -24,7 +24,9 @@ class ImageSpec:
     """What the model's image input holds, and how a picture becomes it.
 
     A picture is scaled (bicubic) until it covers (height, width) / crop_fraction, cropped in the centre, taken to
-    [0, 1], and normalised by `mean` and `std`, one value a channel.
+    [0, 1], and normalised by `mean` and `std`, one value a channel. Where `multiple_of` is set the model takes any
+    size whose sides are multiples of it, a picture keeps its own as nearly as that allows, and (height, width) is the
+    size the model was made for.
     """
 
     channels: int
@@ -33,6 +35,7 @@ class ImageSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_fraction: float = 1.0
+    multiple_of: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,9 @@ class ModelMetadata:
         classes: class names, in the order of the logits.
         weights_sha256: hash of the reference model's weights.
         source: how to build the reference model again.
-        dtype: type of weights and activations.
+        dtype: type of weights and activations; `int8` where matrix products are.
         tool_version: version of infsa-deploy that wrote the file.
+        quantization_error: QuantizationReport.max_error of an int8 model.
     """
 
     variant: str
@@ -60,6 +64,7 @@ class ModelMetadata:
     source: ModelSource
     dtype: str
     tool_version: str
+    quantization_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,42 @@ class PrecisionReport:
 
 
 @dataclass(frozen=True)
+class QuantizationReport:
+    """What quantising to int8 did, measured on the calibration images against float32.
+
+    Attributes:
+        kind: `dynamic` or `static`.
+        images: number of calibration images.
+        products: matrix products that could be int8.
+        kept_float: those that were left in float, by node name.
+        error_alone: relative error of the logits with one product quantised alone, by node name.
+        relative_error: root mean square error of the logits over their root mean square, all together.
+        max_error: largest error of a logit over the largest logit.
+        top1_agreement: share of images with the same first class.
+        accuracy_before: accuracy in float32 on the digits test set; None for other models.
+        accuracy_after: accuracy in int8, likewise.
+    """
+
+    kind: str
+    images: int
+    products: int
+    kept_float: tuple[str, ...]
+    error_alone: Mapping[str, float]
+    relative_error: float
+    max_error: float
+    top1_agreement: float
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
+
+
+@dataclass(frozen=True)
 class ExportReport:
     """An export: the file, what it says of itself, and what narrowing its types cost (None where they were kept)."""
 
     path: str
     metadata: ModelMetadata
     precision: PrecisionReport | None = None
+    quantization: QuantizationReport | None = None
 
 
 @dataclass(frozen=True)
@@ -127,13 +162,13 @@ class OutputComparison:
     """One output of a candidate against the float64 reference, over one set of inputs.
 
     Attributes:
-        inputs: `real` or `random`.
+        inputs: what the images were, and their size: `real 224x224`, `random 224x224`.
         max_abs: largest |candidate - reference|.
         relative: `max_abs` over the largest |reference|.
         cosine: smallest cosine similarity of an image's output with the reference.
         top1_agreement: share of images with the reference's first class.
-        eager_max_abs: largest |same-precision eager - reference|.
-        bound: what `max_abs` may be, from `eager_max_abs`.
+        yardstick_max_abs: largest |yardstick - reference|; the yardstick is an eager run in the same precision.
+        bound: what `max_abs` may be, from `yardstick_max_abs`.
     """
 
     output: str
@@ -143,7 +178,7 @@ class OutputComparison:
     relative: float
     cosine: float
     top1_agreement: float
-    eager_max_abs: float
+    yardstick_max_abs: float
     bound: float
 
     @property
@@ -154,11 +189,16 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """A model against its reference: one comparison an output and set of inputs."""
+    """A model against its reference: one comparison an output and set of inputs.
+
+    Attributes:
+        yardstick: what the bound is derived from, in words.
+    """
 
     model: str
     runtime: str
     dtype: str
+    yardstick: str
     comparisons: tuple[OutputComparison, ...]
     passed: bool
 

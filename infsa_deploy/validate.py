@@ -3,12 +3,14 @@
 The yardstick is the reference in float64. How wrong a correct program may be is not a constant but what the same
 model, run eagerly in the artefact's own precision, gets wrong: an output passes when its largest error is at most
 twice that, plus one unit in the last place of the largest output (below which two correct programs may round
-apart).
+apart). For int8, which has no eager run, the error measured on the calibration images and recorded in the model
+takes its place; it was measured on the logits, so attention maps are not compared: `evaluate --attention` measures
+what int8 does to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from infsa_models import digits
 from infsa_models.checkpoint import weights_hash
+from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.config import ModelSource
@@ -29,9 +32,11 @@ from infsa_deploy.runtime import Session
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.images import preprocess
 from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.protocol import Arrays
 
 ERROR_FACTOR = 2.0
-EPSILON = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+EPSILON = {"fp32": 2.0**-23, "int8": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+YARDSTICKS = {"int8": "the error recorded when it was quantised"}
 BATCH = 8
 
 Batch = npt.NDArray[np.float32]
@@ -77,16 +82,19 @@ def validate_model(
     progress("building the reference model")
     reference = rebuild_reference(metadata, weights, module)
     check_same_weights(reference, metadata, path)
-    maps = any(info.name == "attention" for info in candidate.outputs)
-    exact = EagerSession(_returning_maps(reference.module, reference, maps), metadata.image, "fp64")
-    yardstick = _returning_maps(_yardstick(reference.module, metadata.dtype), reference, maps)
-    eager = EagerSession(yardstick, metadata.image, metadata.dtype)
     comparisons: list[OutputComparison] = []
-    for kind, batches in _inputs(plan, metadata.image).items():
-        progress(f"comparing {kind} images")
-        comparisons += _compare(kind, batches, exact, eager, candidate, metadata.dtype)
+    maps = any(info.name == "attention" for info in candidate.outputs)
+    for model, image in _at_sizes(reference.module, metadata.image):
+        model = with_attention_maps(to_reference(model), reference) if maps else model
+        exact = EagerSession(model, image, "fp64")
+        yardstick = _yardstick(model, image, metadata.dtype)
+        for kind, batches in _inputs(plan, image, metadata.dtype).items():
+            kind = f"{kind} {image.height}x{image.width}"
+            progress(f"comparing {kind} images")
+            comparisons += _compare(kind, batches, exact, yardstick, candidate, metadata)
     passed = all(comparison.passed for comparison in comparisons)
-    return ValidationReport(str(path), candidate.runtime, metadata.dtype, tuple(comparisons), passed)
+    described = YARDSTICKS.get(metadata.dtype, f"eager {metadata.dtype}")
+    return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
 
 
 def rebuild_reference(metadata: ModelMetadata, weights: Path | None = None, module: str | None = None) -> Reference:
@@ -120,37 +128,55 @@ def check_same_weights(reference: Reference, metadata: ModelMetadata, path: Path
         )
 
 
-def _returning_maps(module: nn.Module, reference: Reference, maps: bool) -> nn.Module:
-    return with_attention_maps(to_reference(module), reference) if maps else module
+def _at_sizes(module: nn.Module, image: ImageSpec) -> Iterator[tuple[nn.Module, ImageSpec]]:
+    """The reference at the model's one size; at two, one of them not square, where the size is free."""
+    yield module, replace(image, multiple_of=None)
+    if image.multiple_of:
+        assert isinstance(module, ViT)
+        size = (image.height + image.multiple_of, image.width + 3 * image.multiple_of)
+        yield module.at_image_size(size), replace(image, height=size[0], width=size[1], multiple_of=None)
 
 
-def _yardstick(module: nn.Module, dtype: str) -> nn.Module:
-    """What runs eagerly in `dtype`: below float32 the form on the ops, whose sums are float32.
+def _yardstick(module: nn.Module, image: ImageSpec, dtype: str) -> Session:
+    """What runs eagerly in the artefact's precision; below float32 the form on the ops, whose sums are float32.
 
     The reference formula itself, in float16, overflows in those sums: its error would excuse anything.
     """
-    return module if dtype == "fp32" else to_deployable(module)
+    if dtype in ("fp32", "int8"):
+        return EagerSession(module, image, "fp32")
+    return EagerSession(to_deployable(module), image, dtype)
 
 
 def _compare(
-    kind: str, batches: Iterator[Batch], exact: Session, eager: Session, candidate: Session, dtype: str
+    kind: str, batches: Iterator[Batch], exact: Session, yardstick: Session, candidate: Session, metadata: ModelMetadata
 ) -> Iterator[OutputComparison]:
-    outputs: dict[str, list[tuple[Any, Any, Any]]] = {info.name: [] for info in candidate.outputs}
-    (image_input,) = candidate.inputs
+    names = [info.name for info in candidate.outputs if metadata.dtype != "int8" or info.name == "logits"]
+    outputs: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in names}
     for batch in batches:
-        wide, narrow = exact({exact.inputs[0].name: batch}), eager({eager.inputs[0].name: batch})
-        found = candidate({image_input.name: batch.astype(image_input.dtype)})
+        ran = [_run(session, batch) for session in (exact, yardstick, candidate)]
         for name, kept in outputs.items():
-            kept.append((wide[name], narrow[name], found[name]))
+            wide, narrow, found = (arrays[name] for arrays in ran)
+            kept.append((wide, narrow, found))
     for name, kept in outputs.items():
-        arrays = (np.concatenate(parts).astype(np.float64) for parts in zip(*kept, strict=True))
-        yield _comparison(name, kind, *arrays, epsilon=EPSILON[dtype])
+        wide, narrow, found = (_joined(parts) for parts in zip(*kept, strict=True))
+        yield _comparison(name, kind, wide, narrow, found, metadata)
 
 
-def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, *, epsilon: float) -> OutputComparison:
+def _run(session: Session, batch: Batch) -> Arrays:
+    (image,) = session.inputs
+    return session({image.name: batch.astype(image.dtype)})
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _comparison(name: str, kind: str, exact: Any, narrow: Any, found: Any, metadata: ModelMetadata) -> OutputComparison:
     images = len(exact)
     scale = float(np.abs(exact).max())
-    error, eager_error = float(np.abs(found - exact).max()), float(np.abs(eager - exact).max())
+    error, allowed = float(np.abs(found - exact).max()), float(np.abs(narrow - exact).max())
+    if metadata.quantization_error is not None:
+        allowed += metadata.quantization_error * scale
     flat, other = exact.reshape(images, -1), found.reshape(images, -1)
     norms = np.linalg.norm(flat, axis=1) * np.linalg.norm(other, axis=1)
     cosine = np.divide((flat * other).sum(axis=1), norms, out=np.ones(images), where=norms > 0)
@@ -162,17 +188,16 @@ def _comparison(name: str, kind: str, exact: Any, eager: Any, found: Any, *, eps
         relative=error / scale if scale else error,
         cosine=float(cosine.min()),
         top1_agreement=float((flat.argmax(axis=1) == other.argmax(axis=1)).mean()),
-        eager_max_abs=eager_error,
-        bound=ERROR_FACTOR * eager_error + epsilon * scale,
+        yardstick_max_abs=allowed,
+        bound=ERROR_FACTOR * allowed + EPSILON[metadata.dtype] * scale,
     )
 
 
-def _inputs(plan: Plan, spec: ImageSpec) -> dict[str, Iterator[Batch]]:
-    kinds = {
-        "real": (plan.real, _real(spec, plan.real)),
-        "random": (plan.random, _random(spec, plan.random, plan.seed)),
-    }
-    return {kind: batches for kind, (count, batches) in kinds.items() if count}
+def _inputs(plan: Plan, spec: ImageSpec, dtype: str) -> dict[str, Iterator[Batch]]:
+    """Batches by kind; noise is outside the range that int8 is calibrated for, and says nothing of it."""
+    counts = {"real": plan.real, "random": 0 if dtype == "int8" else plan.random}
+    batches = {"real": _real(spec, plan.real), "random": _random(spec, plan.random, plan.seed)}
+    return {kind: batches[kind] for kind, count in counts.items() if count}
 
 
 def _real(spec: ImageSpec, count: int) -> Iterator[Batch]:

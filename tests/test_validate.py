@@ -37,14 +37,14 @@ def test_a_right_model_passes(variant, exported):
     report = validate_model(path, PLAN, threads=1, progress=phases.append)
     assert report.passed
     assert [(c.output, c.inputs, c.images) for c in report.comparisons] == [
-        ("logits", "real", 5),
-        ("logits", "random", 3),
+        ("logits", "real 16x24", 5),
+        ("logits", "random 16x24", 3),
     ]
     for comparison in report.comparisons:
         assert comparison.top1_agreement == 1.0
         assert comparison.cosine == pytest.approx(1.0, abs=1e-9)
-        assert 0 < comparison.eager_max_abs < 1e-5
-        assert comparison.bound >= 2 * comparison.eager_max_abs
+        assert 0 < comparison.yardstick_max_abs < 1e-5
+        assert comparison.bound >= 2 * comparison.yardstick_max_abs
     assert len(phases) == 3
 
 

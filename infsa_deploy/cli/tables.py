@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import CheckResult, GraphSummary, OutputComparison, PrecisionReport, ValidationReport
+from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, OutputComparison, ValidationReport
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
 
 def comparison_table(report: ValidationReport) -> Table:
     """One column an output and set of inputs."""
-    table = Table(title=f"{report.model}: {report.runtime}, {report.dtype}, against the reference in float64")
+    title = f"{report.model}: {report.runtime}, {report.dtype}, against the reference in float64"
+    table = Table(title=title, caption=f"yardstick: {report.yardstick}")
     table.add_column("")
     for c in report.comparisons:
-        table.add_column(f"{c.output}, {c.images} {c.inputs} images", justify="right")
+        table.add_column(f"{c.output}, {c.images} {c.inputs}", justify="right")
     columns = [_comparison_column(c) for c in report.comparisons]
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
@@ -25,15 +26,15 @@ def comparison_table(report: ValidationReport) -> Table:
 
 
 def _comparison_column(c: OutputComparison) -> dict[str, Text]:
-    needed = c.max_abs / c.eager_max_abs if c.eager_max_abs else float("inf") if c.max_abs else 0.0
+    needed = c.max_abs / c.yardstick_max_abs if c.yardstick_max_abs else float("inf") if c.max_abs else 0.0
     return {
         "largest error": Text(f"{c.max_abs:.3g}"),
         "relative to the largest output": Text(f"{c.relative:.3g}"),
         "smallest cosine": Text(f"{c.cosine:.9f}"),
         "top-1 agreement": Text(f"{c.top1_agreement:.1%}"),
-        "largest error of eager": Text(f"{c.eager_max_abs:.3g}"),
-        "bound: 2x eager + 1 ulp": Text(f"{c.bound:.3g}"),
-        "needed": Text(f"{needed:.2f}x eager"),
+        "yardstick's largest error": Text(f"{c.yardstick_max_abs:.3g}"),
+        "bound: 2x yardstick + 1 ulp": Text(f"{c.bound:.3g}"),
+        "needed": Text(f"{needed:.2f}x yardstick"),
         "result": Text("pass", "green") if c.passed else Text("FAIL", "red"),
     }
 
@@ -74,18 +75,24 @@ def summary_table(summary: GraphSummary) -> Table:
     return table
 
 
-def precision_notes(report: PrecisionReport | None) -> list[str]:
-    """What a user should know of a narrowing: what stayed wide, and the weights that lost elements."""
-    if report is None:
-        return []
-    megabytes = (report.weights_bytes_before / 1e6, report.weights_bytes_after / 1e6)
-    notes = [
-        f"{report.dtype}: {report.weights} weights, {megabytes[0]:.1f} MB -> {megabytes[1]:.1f} MB; "
-        f"{len(report.kept_fp32)} nodes stay in fp32"
-    ]
-    for loss in report.losses:
-        lost = f"{loss.to_zero} of {loss.elements} elements became zero, {loss.saturated} were cut to the largest"
-        notes.append(f"warning: weight {loss.name}: {lost}")
+def narrowing_notes(report: ExportReport) -> list[str]:
+    """What a user should know of narrower types: what stayed wide, what was lost, what it did to the answers."""
+    notes = []
+    if precision := report.precision:
+        sizes = f"{precision.weights_bytes_before / 1e6:.1f} MB -> {precision.weights_bytes_after / 1e6:.1f} MB"
+        kept = len(precision.kept_fp32)
+        notes.append(f"{precision.dtype}: {precision.weights} weights, {sizes}; {kept} nodes stay in fp32")
+        for loss in precision.losses:
+            lost = f"{loss.to_zero} of {loss.elements} elements became zero, {loss.saturated} were cut to the largest"
+            notes.append(f"warning: weight {loss.name}: {lost}")
+    if int8 := report.quantization:
+        products = f"{int8.products - len(int8.kept_float)} of {int8.products} products"
+        agreement = f"top-1 agreement with fp32 {int8.top1_agreement:.1%} on {int8.images} images"
+        notes.append(f"int8 ({int8.kind}): {products}; logits off by {int8.relative_error:.2%}, {agreement}")
+        if int8.accuracy_before is not None and int8.accuracy_after is not None:
+            notes.append(f"digits test set: fp32 {int8.accuracy_before:.1%}, int8 {int8.accuracy_after:.1%}")
+        notes += [f"kept in float: {name} ({int8.error_alone[name]:.2%} alone)" for name in int8.kept_float]
+        notes.append("int8 is not faster everywhere: infsa-deploy bench says whether it is here")
     return notes
 
 

@@ -54,7 +54,7 @@ def command(
     if failed:
         worst = max(failed, key=lambda c: c.max_abs / c.bound if c.bound else float("inf"))
         raise ToleranceError(
-            f"{model} is out of tolerance: output {worst.output!r} on {worst.inputs} images.",
+            f"{model} is out of tolerance: output {worst.output!r}, {worst.inputs}.",
             f"its largest error is {worst.max_abs:.3g}; the bound is {worst.bound:.3g}.",
             "compare with an export made with --no-fold, and report the difference.",
         )

@@ -56,13 +56,14 @@ def static_shape(value: ir.Value | None, sizes: Sizes) -> Shape:
 def _size(dim: int | ir.SymbolicDim, sizes: Sizes, value: ir.Value) -> int:
     if isinstance(dim, int):
         return dim
-    if dim.value is None or dim.value not in sizes:
+    size = dim.evaluate(sizes)
+    if not isinstance(size, int):
         raise ModelError(
             f"axis {dim.value!r} of {value.name!r} is free.",
             f"sizes are given for {', '.join(sizes) or 'nothing'}.",
             "state its size.",
         )
-    return sizes[dim.value]
+    return size
 
 
 def _matmul(node: ir.Node, sizes: Sizes) -> int:

@@ -41,11 +41,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
-from onnx_ir.passes.common.shape_inference import infer_shapes
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export.initializers import add_initializer, free_name
 from infsa_deploy.export.narrowed_shape import narrowed_shape
+from infsa_deploy.export.shapes import infer_all_shapes
 from infsa_deploy.export.token_axis import carriers
 from infsa_deploy.export.token_rows import Rows, drops_axis, operand_holding, pays, selection
 from infsa_deploy.export.unflatten import unflatten
@@ -87,7 +87,7 @@ def hoist_token_selection(model: ir.Model) -> ir.Model:
             f"operators changed their meaning before opset {MINIMUM_OPSET}",
             "export with opset 20, or convert the model with onnx.version_converter",
         )
-    _infer_shapes(model)
+    infer_all_shapes(model)
     RemoveUnusedNodesPass()(model)
     plan = _plan(model.graph)
     while [node for node in plan.blocked if unflatten(node)]:
@@ -96,14 +96,6 @@ def hoist_token_selection(model: ir.Model) -> ir.Model:
     _Rewriter(model.graph, plan).run()
     RemoveUnusedNodesPass()(model)
     return model
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    for node in model.graph:
-        for value in node.inputs:
-            if value is not None:
-                ir.convenience.get_const_tensor(value, propagate_shape_type=True)
-    infer_shapes(model, check_type=False, strict_mode=False)
 
 
 def _plan(graph: ir.Graph) -> _Plan:

@@ -19,7 +19,7 @@ def free_name(graph: ir.Graph, stem: str) -> str:
 
 def add_initializer(graph: ir.Graph, stem: str, array: np.ndarray[Any, Any]) -> ir.Value:
     """Register `array` as an initializer under a free name made from `stem`."""
-    tensor = ir.tensor(np.ascontiguousarray(array), name=free_name(graph, stem))
+    tensor = ir.tensor(np.asarray(array, order="C"), name=free_name(graph, stem))
     value = ir.Value(
         name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
     )

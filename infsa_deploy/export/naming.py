@@ -22,12 +22,16 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append(f"hops{reference.source.hops}")
     if reference.source.power_iterations not in (None, 1):
         parts.append(f"power{reference.source.power_iterations}")
+    if config.dynamic_size:
+        parts.append("dynamic")
     if not config.fold:
         parts.append("reference")
     if config.attention_maps:
         parts.append("maps")
     if config.dtype != "fp32":
         parts.append(config.dtype)
+    if config.int8:
+        parts.append(f"int8_{config.int8}")
     try:
         ARTIFACTS.mkdir(exist_ok=True)
     except OSError as error:

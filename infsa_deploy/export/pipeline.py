@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from infsa_models.checkpoint import weights_hash
@@ -14,6 +15,7 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
+from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
@@ -22,9 +24,26 @@ from infsa_deploy.files import check_target
 from infsa_deploy.records import ExportReport, ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
 
+if TYPE_CHECKING:
+    from infsa_deploy.export.quantize import Batches
 
-def export_reference(reference: Reference, path: Path, config: ExportConfig | None = None) -> ExportReport:
+
+def export_reference(
+    reference: Reference,
+    path: Path,
+    config: ExportConfig | None = None,
+    *,
+    calibration: Batches = (),
+    progress: Callable[[str], None] = lambda phase: None,
+) -> ExportReport:
     """Export `reference` to `path` and report what was written.
+
+    Args:
+        reference: the model.
+        path: the ONNX file to write.
+        config: see ExportConfig.
+        calibration: image batches [B, C, H, W] float32 that int8 is measured and calibrated on.
+        progress: called with the phase about to start.
 
     Raises:
         ModelError: the module cannot be traced.
@@ -32,7 +51,7 @@ def export_reference(reference: Reference, path: Path, config: ExportConfig | No
     """
     image = reference.image
     example = torch.zeros(1, image.channels, image.height, image.width)
-    return _export(reference, (example,), path, config or ExportConfig())
+    return _export(reference, (example,), path, config or ExportConfig(), calibration, progress)
 
 
 def export_module(
@@ -43,6 +62,7 @@ def export_module(
     config: ExportConfig | None = None,
     image: ImageSpec | None = None,
     classes: Sequence[str] = (),
+    calibration: Batches = (),
 ) -> ExportReport:
     """Export any module that holds attention shaped like the authors' `InfSAAttention`.
 
@@ -53,6 +73,7 @@ def export_module(
         config: see ExportConfig.
         image: how pictures become the first input; default: the example's size, pixels taken to [-1, 1].
         classes: class names; default: `class 0`, ...
+        calibration: image batches [B, C, H, W] float32 that int8 is measured and calibrated on.
 
     Raises:
         ModelError: there is no InfSA attention in the module, or it cannot be traced.
@@ -77,35 +98,61 @@ def export_module(
         classes=tuple(classes) or numbered_classes(logits.shape[-1]),
         source=ModelSource(),
     )
-    return _export(reference, example_inputs, Path(path), config or ExportConfig())
+    return _export(reference, example_inputs, Path(path), config or ExportConfig(), calibration)
 
 
-def _export(reference: Reference, examples: Sequence[torch.Tensor], path: Path, config: ExportConfig) -> ExportReport:
+def _export(
+    reference: Reference,
+    examples: Sequence[torch.Tensor],
+    path: Path,
+    config: ExportConfig,
+    calibration: Batches,
+    progress: Callable[[str], None] = lambda phase: None,
+) -> ExportReport:
     check_target(path)
+    progress("tracing")
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
     if config.attention_maps:
-        _check_single_input(examples)
+        _check_maps_possible(examples, config)
         module = with_attention_maps(module, reference)
-    model = trace(module, examples, static_batch=config.static_batch)
+    if config.dynamic_size:
+        model, image = trace_dynamic_size(module, reference.image, config.static_batch)
+    else:
+        model, image = trace(module, examples, static_batch=config.static_batch), reference.image
     for transform in PIPELINE:
+        progress(transform.__name__.replace("_", " "))
         model = transform(model)
-    precision = None if config.dtype == "fp32" else retype(model, config.dtype, keep_io=config.keep_io)
+    precision, quantization = None, None
+    if config.dtype != "fp32":
+        precision = retype(model, config.dtype, keep_io=config.keep_io)
+    if config.int8:
+        from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
+
+        model, quantization = quantize_reported(model, reference, config.int8, calibration, progress)
     metadata = ModelMetadata(
         variant=reference.variant,
         form="ops" if config.fold else "reference",
         architecture=reference.architecture,
-        image=reference.image,
+        image=image,
         classes=reference.classes,
         weights_sha256=weights_hash(reference.module),
         source=reference.source,
-        dtype=config.dtype,
+        dtype="int8" if config.int8 else config.dtype,
         tool_version=__version__,
+        quantization_error=quantization.max_error if quantization else None,
     )
+    progress(f"writing {path}")
     save_model(model, metadata, path)
-    return ExportReport(str(path), metadata, precision)
+    return ExportReport(str(path), metadata, precision, quantization)
 
 
-def _check_single_input(examples: Sequence[torch.Tensor]) -> None:
+def _check_maps_possible(examples: Sequence[torch.Tensor], config: ExportConfig) -> None:
+    if config.dynamic_size:
+        raise UsageError(
+            "attention maps are not added to a model of any size.",
+            "they lie on one grid of patches.",
+            "export it once for each --image-size, or without --attention-maps.",
+        )
     if len(examples) != 1:
         raise UsageError(
             f"attention maps are not added to a model of {len(examples)} inputs.",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from infsa_deploy.export.dynamic_size import patch_grid
 from infsa_deploy.export.graph_cost import count_flops
 from infsa_deploy.export.store import load_model, weights_bytes
 from infsa_deploy.records import GraphSummary
@@ -19,7 +20,7 @@ def summarise(path: Path) -> GraphSummary:
         ModelError: the file is missing, empty, truncated, not ONNX, or not ours.
     """
     model, metadata = load_model(path)
-    flops = count_flops(model, {"batch": 1})
+    flops = count_flops(model, {"batch": 1, **patch_grid(metadata.image)})
     data = path.with_name(f"{path.name}.data")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     return GraphSummary(

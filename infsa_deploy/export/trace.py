@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,11 +22,18 @@ from infsa_deploy.ops.contract import DOMAIN, VERSION, Contract
 OPSET = 20
 
 
-def trace(module: nn.Module, example_inputs: Sequence[torch.Tensor], *, static_batch: int | None = None) -> ir.Model:
+def trace(
+    module: nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    static_batch: int | None = None,
+    free_axes: Mapping[int, Any] | None = None,
+) -> ir.Model:
     """Trace `module` on `example_inputs` (the first axis of each is the batch).
 
     Inputs are named after the parameters of `forward`; outputs by the module's `output_names` if it has any, else
-    a single output is named `logits`. The batch axis is dynamic unless `static_batch` is given.
+    a single output is named `logits`. The batch axis is free unless `static_batch` is given; `free_axes` are further
+    free axes of the first input.
 
     Raises:
         ModelError: torch.export or the ONNX conversion cannot handle the module.
@@ -34,8 +41,9 @@ def trace(module: nn.Module, example_inputs: Sequence[torch.Tensor], *, static_b
     names = list(inspect.signature(module.forward).parameters)[: len(example_inputs)]
     size = static_batch or 2  # torch.export specialises a batch of 1
     examples = tuple(tensor[:1].expand(size, *tensor.shape[1:]).contiguous() for tensor in example_inputs)
-    batch = torch.export.Dim("batch")
-    shapes = None if static_batch else tuple({0: batch} for _ in examples)
+    batch = {} if static_batch else {0: torch.export.Dim("batch")}
+    first, *others = (batch for _ in examples)
+    shapes = ({**first, **(free_axes or {})}, *others)
     try:
         with _quiet():
             program = torch.onnx.export(

@@ -25,7 +25,8 @@ def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) ->
     """
     (model_input,), spec, classes = session.inputs, session.metadata.image, session.metadata.classes
     fixed = model_input.shape[0] if isinstance(model_input.shape[0], int) else None
-    batch = fixed or max(1, BATCH_PIXELS // (spec.height * spec.width))
+    together = 1 if spec.multiple_of else max(1, BATCH_PIXELS // (spec.height * spec.width))
+    batch = fixed or together
     predictions = []
     for start in range(0, len(images), batch):
         paths = images[start : start + batch]

@@ -7,6 +7,7 @@ Any bit depth, colour space and orientation: values are taken to [0, 1] before a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,21 @@ def read_image(path: str | Path) -> Pixels:
 def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
     """Scale, crop, and normalise [H, W, C] in [0, 1] to [1, channels, height, width] as `spec` says."""
     pixels = _with_channels(pixels, spec.channels)
-    fitted = _cover_and_crop(pixels, spec)
+    fitted = _cover_and_crop(pixels, at_own_size(pixels, spec))
     normalised = (fitted - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
+def at_own_size(pixels: Pixels, spec: ImageSpec) -> ImageSpec:
+    """`spec` for a picture [H, W, C]: as it is, or, for a model of any size, the nearest size that the model takes."""
+    if spec.multiple_of is None:
+        return spec
+    height, width = (max(1, round(side / spec.multiple_of)) * spec.multiple_of for side in pixels.shape[:2])
+    return replace(spec, height=height, width=width)
+
+
 def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
-    """Read and preprocess images to one [B, channels, height, width] float32 array."""
+    """Read and preprocess images of one size to a [B, channels, height, width] float32 array."""
     return np.concatenate([preprocess(read_image(path), spec) for path in paths])
 
 

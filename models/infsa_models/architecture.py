@@ -68,6 +68,8 @@ def infer_config(
         raise ModelError(f"{path} holds no ViT that we know", f"its keys are {shown}" if state else "it is empty")
     sizes = layout.solve_sizes(state, shapes)
     layout.check_state(f"{path} does not fit", state, layout.with_sizes(shapes, sizes), spelled)
+    if min(sizes.values()) < 1 or sizes["T"] < 2:
+        raise ModelError(f"{path} does not fit", f"some of its tensors are empty: {sizes}", "save it again")
     if variant is None and has_rho:
         raise UsageError(
             f"{path} does not say which attention it was trained with",
@@ -116,7 +118,7 @@ def _trained_grid(path: str, patches: int, patch_size: int, facts: Mapping[str, 
         size = facts["image_size"]
         height, width = (size, size) if isinstance(size, int) else size
         rows, columns = height // patch_size, width // patch_size
-    if rows * columns != patches or patches < 1:
+    if rows * columns != patches:
         raise UsageError(
             f"{path} has positions for {patches} patches, which are not a grid of {rows}x{columns}",
             "positions cannot be placed without the grid they were trained on",

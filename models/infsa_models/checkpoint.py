@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def load_vit(
         "hops": recorded.get("hops", 1) if hops is None else hops,
         "power_iterations": recorded.get("power_iterations", 1) if power_iterations is None else power_iterations,
     }
-    spelled = layout.torchvision_name if layout.is_torchvision(state) else str
+    spelled = layout.key_speller(state)
     state = layout.in_our_names(state)
     config = infer_config(str(path), state, facts, spelled)
     with torch.device("meta"):
@@ -144,16 +144,22 @@ def load_into(model: ViT, path: str | os.PathLike[str]) -> None:
     recorded = recorded_facts(path, metadata)
     for name in ("variant", "num_heads"):
         agreed(name, getattr(model.config, name), recorded.get(name))
-    load_state(model, layout.in_our_names(state))
+    load_state(model, layout.in_our_names(state), f"{path} does not fit the model", layout.key_speller(state))
 
 
-def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def load_state(
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    what: str = "the weights do not fit the model",
+    spelled: Callable[[str], str] = str,
+) -> None:
     """Copy the tensors into the model in place, converted to its dtypes.
 
+    Args: what: the sentence an error begins with. spelled: the name of a key to show in it, from the key.
     Raises: ModelError naming all keys that are missing, extra or misshapen; the model is then left as it was.
     """
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    layout.check_state("the weights do not fit the model", state, shapes)
+    layout.check_state(what, state, shapes, spelled)
     model.load_state_dict(state)
 
 

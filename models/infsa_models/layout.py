@@ -71,6 +71,11 @@ def is_torchvision(state: Mapping[str, Tensor]) -> bool:
     return any(key.startswith(("encoder.", "conv_proj.")) for key in state)
 
 
+def key_speller(state: Mapping[str, Tensor]) -> Callable[[str], str]:
+    """What turns our name of a key into the one this file uses."""
+    return torchvision_name if is_torchvision(state) else str
+
+
 def in_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors under our names, packed q, k, v split in three; unknown keys are kept as they are."""
     if not is_torchvision(state):
@@ -78,7 +83,7 @@ def in_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     renamed: dict[str, Tensor] = {}
     for key, tensor in state.items():
         for our_key, part in _unpacked(our_name(key), tensor):
-            renamed[our_key] = part
+            renamed[key if our_key in renamed else our_key] = part
     return renamed
 
 
@@ -117,9 +122,10 @@ def _unpacked(key: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def depth_of(state: Mapping[str, Tensor]) -> int:
     """Number of transformer layers that the (our) keys speak of."""
-    indices = {int(match[1]) for match in map(OUR_BLOCK.fullmatch, state) if match}
-    # A stray huge index must not make a list of as many expected keys.
-    return min(max(indices) + 1, len(state)) if indices else 0
+    keys_of_layer = Counter(int(match[1]) for match in map(OUR_BLOCK.fullmatch, state) if match)
+    # A stray key of a layer far away must not make all layers up to it count as missing.
+    layers = [layer for layer, keys in keys_of_layer.items() if 2 * keys > len(BLOCK)] or list(keys_of_layer)
+    return min(max(layers) + 1, len(state)) if layers else 0
 
 
 def solve_sizes(state: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -173,5 +179,11 @@ def check_state(
 
 
 def _nearest(name: str, others: Iterable[str], label: str) -> str:
-    near = difflib.get_close_matches(name, list(others), n=1, cutoff=0.7)
+    same_layer = [other for other in others if _layer(other) == _layer(name)]
+    near = difflib.get_close_matches(name, same_layer, n=1, cutoff=0.7)
     return f" ({label} {near[0]}?)" if near else ""
+
+
+def _layer(key: str) -> str:
+    number = re.search(r"\d+", key)
+    return number[0] if number else ""

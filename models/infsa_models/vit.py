@@ -103,6 +103,11 @@ def resize_positions(position_embedding: Tensor, from_grid: tuple[int, int], to_
     """
     if from_grid == to_grid:
         return position_embedding
+    return interpolate_positions(position_embedding, from_grid, to_grid)
+
+
+def interpolate_positions(position_embedding: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]) -> Tensor:
+    """What resize_positions does, for any two grids; the sizes of `to_grid` may be symbolic in a trace."""
     class_position, patch_positions = position_embedding[:, :1], position_embedding[:, 1:]
     image = patch_positions.reshape(1, *from_grid, -1).permute(0, 3, 1, 2)  # [1, E, rows, columns]
     image = image.to(torch.promote_types(image.dtype, torch.float32))
@@ -175,9 +180,12 @@ class ViT(nn.Module):
                 "positions are learned for one grid of patches",
                 "resize the image, or build the model with at_image_size((height, width))",
             )
-        patches = self.patch_embed(image).flatten(2).transpose(1, 2)  # [B, N, E]
-        x = torch.cat([self.class_token.expand(image.shape[0], -1, -1), patches], dim=1)
-        x = x + self.position_embedding
+        return self.classify(self.patch_embed(image), self.position_embedding)
+
+    def classify(self, patches: Tensor, positions: Tensor) -> Tensor:
+        """Classify embedded patches [B, E, rows, columns] at positions [1, 1 + rows·columns, E]: -> [B, classes]."""
+        tokens = patches.flatten(2).transpose(1, 2)  # [B, N, E]
+        x = torch.cat([self.class_token.expand(patches.shape[0], -1, -1), tokens], dim=1) + positions
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x)[:, 0])

@@ -69,7 +69,7 @@ def _digits(variant: str, about: str) -> ZooEntry:
         embed_dim=128,
         depth=4,
         num_heads=4,
-        mlp_dim=256,
+        mlp_dim=192,
         num_classes=10,
     )
     return ZooEntry(

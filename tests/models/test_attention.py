@@ -115,6 +115,15 @@ def test_infinite_hops_in_half_precision():
     assert float((actual - expected).abs().max()) <= 19 * 2**-11 * float(v.double().norm())
 
 
+def test_the_norm_keeps_its_digits_over_many_tokens():
+    """The rounding of sums over N tokens grows as √N; a single sum over N·N scores would lose some 1e-4 here."""
+    tokens = 4096
+    q, k, v = (tensor[:1, :1].float() for tensor in random_inputs(tokens, head_dim=4))
+    expected = pure_attention(q.double(), k.double(), v.double(), 0.9)
+    actual = pure_attention(q, k, v, 0.9).double()
+    assert relative_error(actual, expected) <= math.sqrt(tokens) * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize("hops", [1, 4, "inf"])
 def test_a_small_sum_beside_large_values_keeps_its_digits(hops):
     """Token 1 barely attends to itself, so its y is a millionth of its v: `z - v` would lose six digits."""

@@ -183,7 +183,24 @@ def test_a_stray_layer_number_stays_one_line(tiny_vit, tmp_path):
     state = {**tiny_vit.state_dict(), "blocks.999999999.norm1.weight": torch.zeros(16)}
     with pytest.raises(ModelError) as caught:
         load_vit(write(tmp_path / "model.safetensors", state), variant="pure", num_heads=2, grid=(2, 3))
-    assert "extra: blocks.999999999.norm1.weight" in caught.value.why
+    assert caught.value.why == "extra: blocks.999999999.norm1.weight"
+
+
+@pytest.mark.parametrize(("key", "shape"), [("position_embedding", (1, 0, 16)), ("patch_embed.weight", (16, 3, 0, 0))])
+def test_empty_tensors(key, shape, tiny_vit, tmp_path):
+    path = write(tmp_path / "model.safetensors", {**tiny_vit.state_dict(), key: torch.zeros(shape)})
+    with pytest.raises(ModelError, match="does not fit") as caught:
+        load_vit(path, variant="pure", num_heads=2)
+    assert "empty" in caught.value.why
+
+
+def test_two_spellings_of_one_key(tiny_vit, tmp_path):
+    state = torchvision_state(tiny_vit)
+    twice = "encoder.layers.encoder_layer_0.mlp.linear_1.bias"
+    path = write(tmp_path / "model.safetensors", {**state, twice: torch.zeros(24)})
+    with pytest.raises(ModelError) as caught:
+        load_vit(path, variant="pure", num_heads=2, grid=(2, 3))
+    assert f"extra: {twice}" in caught.value.why
 
 
 @pytest.mark.parametrize(

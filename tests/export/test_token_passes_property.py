@@ -1,4 +1,4 @@
-"""Random graphs of token-wise and token-mixing operators: the pass never changes what they compute.
+"""Random graphs of token-wise and token-mixing operators: neither pass ever changes what they compute.
 
 Data are whole numbers and every operator used maps whole numbers to whole numbers, all below 2^53 in float64, so
 sums are exact in any order and the outputs have to be equal bit for bit.
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
+from infsa_deploy.export.tile_tokens import tile_tokens
 from tests.export.onnx_graphs import integers, run
 
 B, N, E, H = 2, 7, 4, 2
@@ -150,14 +151,26 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-@settings(max_examples=400, deadline=None)
-@given(graphs())
-def test_random_graphs_compute_the_same(proto):
-    feeds = {name: integers(seed, B, N, E, dtype=np.float64) for seed, name in enumerate(("x", "z"))}
-    before = run(ir.from_proto(proto), feeds)
-    model = hoist_token_selection(ir.from_proto(proto))
+def assert_unchanged(proto: onnx.ModelProto, model: ir.Model) -> None:
+    """The model is valid and gives what the original gives, bit for bit."""
     onnx.checker.check_model(ir.to_proto(model))
-    after = run(model, feeds)
+    feeds = {name: integers(seed, B, N, E, dtype=np.float64) for seed, name in enumerate(("x", "z"))}
+    before, after = run(ir.from_proto(proto), feeds), run(model, feeds)
     assert list(after) == list(before)
     for name, expected in before.items():
         np.testing.assert_array_equal(after[name], expected)
+
+
+@settings(max_examples=400, deadline=None)
+@given(graphs())
+def test_hoisting_random_graphs(proto):
+    assert_unchanged(proto, hoist_token_selection(ir.from_proto(proto)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.integers(1, N), st.booleans())
+def test_tiling_random_graphs(proto, tile, hoisted):
+    model = ir.from_proto(proto)
+    if hoisted:
+        hoist_token_selection(model)
+    assert_unchanged(proto, tile_tokens(model, tile))

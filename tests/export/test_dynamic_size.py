@@ -1,0 +1,58 @@
+"""One model for every size equals a static export for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from infsa_deploy.errors import ModelError
+from infsa_deploy.export.graph_cost import count_flops
+from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.store import load_model
+from infsa_deploy.runtime.images import preprocess
+
+SIZES = [(16, 24), (40, 40), (8, 56)]  # the size it was made for, square, one row of patches
+INTERPOLATION = 1e-5  # of the largest logit: bicubic weights are rounded to float32 in two programs
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
+def test_equals_static_exports(variant, tiny, export, rng, tmp_path):
+    reference = tiny(variant)
+    dynamic, _ = export(reference, dynamic_size=True)
+    session = onnxruntime.InferenceSession(dynamic)
+    for height, width in SIZES:
+        image = replace(reference.image, height=height, width=width)
+        resized = replace(reference, module=reference.module.at_image_size((height, width)), image=image)
+        export_reference(resized, tmp_path / "static.onnx")
+        pixels = rng.standard_normal((2, 3, height, width), dtype=np.float32)
+        (expected,) = onnxruntime.InferenceSession(tmp_path / "static.onnx").run(None, {"image": pixels})
+        (found,) = session.run(None, {"image": pixels})
+        np.testing.assert_allclose(found, expected, rtol=0, atol=INTERPOLATION * np.abs(expected).max())
+
+
+def test_axes_are_named_in_patches(tiny, export):
+    path, model = export(tiny("pure"), dynamic_size=True)
+    _, metadata = load_model(path)
+    assert metadata.image.multiple_of == 8
+    assert [str(dim) for dim in model.graph.inputs[0].shape] == ["batch", "3", "8*rows", "8*columns"]
+    small = count_flops(model, {"batch": 1, "rows": 2, "columns": 3})
+    _, static = export(tiny("pure"))
+    assert small == count_flops(static, {"batch": 1})
+    large = count_flops(model, {"batch": 1, "rows": 20, "columns": 30})
+    assert large["NeumannAttention"] == small["NeumannAttention"] * 601**2 // 7**2
+
+
+def test_a_picture_keeps_its_size_as_nearly_as_patches_allow(tiny):
+    image = replace(tiny("pure").image, multiple_of=8)
+    assert preprocess(np.zeros((33, 61, 3), np.float32), image).shape == (1, 3, 32, 64)
+    assert preprocess(np.zeros((1, 2, 3), np.float32), image).shape == (1, 3, 8, 8)
+
+
+def test_a_foreign_module_is_refused(tiny, export):
+    from tests.export.authors_attention import factory
+
+    with pytest.raises(ModelError, match="ForeignClassifier"):
+        export(replace(tiny("linear"), module=factory()), dynamic_size=True)
