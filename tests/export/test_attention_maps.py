@@ -13,6 +13,7 @@ from torch import nn
 import infsa_deploy
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.evaluate.agreement import cosines
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import to_reference
 from infsa_deploy.export.pipeline import export_reference
@@ -37,14 +38,6 @@ COST = {"linear": {}, "pure": {"NeumannAttention": 2}, "softmax": {"MatMul": 2, 
 WEIGHTS_OF = ("MatMul", "Gemm", "Conv", "NeumannAttention", "EnergyPool", "CentralityPool", "Softmax")
 
 
-def smallest_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Over all maps [..., h, w]; a map that is zero in both (a head no key answers) counts as equal."""
-    a, b = (maps.reshape(-1, maps.shape[-2] * maps.shape[-1]).astype(np.float64) for maps in (a, b))
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    both_zero = (a == 0).all(axis=1) & (b == 0).all(axis=1)
-    return float(np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.where(norms, norms, 1.0)).min())
-
-
 @pytest.mark.parametrize(
     ("variant", "depth", "fold"),
     [(*form, fold) for form in FORMS for fold in (True, False) if fold or form[1].get("hops") != "inf"],
@@ -61,7 +54,7 @@ def test_onnx_runtime_gives_the_maps_of_eager(variant, depth, fold, tiny, export
         ("attention", ("batch", 2, 3, 2, 3)),
     ]
     assert np.abs(found["attention"] - expected["attention"]).max() <= 1e-4
-    assert smallest_cosine(found["attention"], expected["attention"]) >= 0.9999
+    assert cosines(found["attention"], expected["attention"]).min() >= 0.9999
     assert expected["attention"].sum() > 1
 
 
