@@ -49,6 +49,7 @@ class ExportConfig:
         fold: replace attention by its deployable form on custom ops; False keeps the reference formula.
         static_batch: fixed batch size, or None for a dynamic batch axis.
         dynamic_size: leave height and width free, in whole patches; positions are interpolated in the graph.
+        tile_tokens: do token-wise work so many tokens at a time, for images too large to hold otherwise, or None.
         dtype: type of weights and activations, one of DTYPES.
         int8: quantise matrix products, `dynamic` (for CPUs) or `static` (for engines), or None.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
@@ -58,12 +59,19 @@ class ExportConfig:
     fold: bool = True
     static_batch: int | None = None
     dynamic_size: bool = False
+    tile_tokens: int | None = None
     dtype: Dtype = "fp32"
     int8: Int8 | None = None
     keep_io: bool = True
     attention_maps: bool = False
 
     def __post_init__(self) -> None:
+        if self.tile_tokens and (self.int8 or self.dtype != "fp32"):
+            raise UsageError(
+                "--tile-tokens goes with float32 only.",
+                "tiles are for ONNX Runtime on a CPU, engines have no loops over sequences.",
+                "leave out --int8 and --dtype, or the tiles.",
+            )
         if self.int8 and self.dtype != "fp32":
             raise UsageError(
                 f"--int8 and --dtype {self.dtype} cannot be combined.",

@@ -39,6 +39,31 @@ class ImageSpec:
 
 
 @dataclass(frozen=True)
+class MemoryNeed:
+    """What a run needs at its peak, as a polynomial in the number of tokens; activations are of one image.
+
+    Attributes:
+        weights_bytes: all weights.
+        constant_bytes: activations that do not grow with the image; all of them for a model of one size.
+        bytes_per_token: those that grow with its tokens.
+        bytes_per_token_pair: those that grow with the square of its tokens.
+        patch: side of a patch in pixels; None for a foreign module.
+    """
+
+    weights_bytes: int
+    constant_bytes: float
+    bytes_per_token: float = 0.0
+    bytes_per_token_pair: float = 0.0
+    patch: int | None = None
+
+    def total_bytes(self, tokens: int | None = None, batch: int = 1) -> float:
+        """Weights, and activations of `batch` images of `tokens` tokens each."""
+        count = tokens or 0
+        grown = self.bytes_per_token * count + self.bytes_per_token_pair * count**2
+        return self.weights_bytes + batch * (self.constant_bytes + grown)
+
+
+@dataclass(frozen=True)
 class ModelMetadata:
     """What an exported model says of itself.
 
@@ -51,7 +76,9 @@ class ModelMetadata:
         weights_sha256: hash of the reference model's weights.
         source: how to build the reference model again.
         dtype: type of weights and activations; `int8` where matrix products are.
+        memory: what a run needs.
         tool_version: version of infsa-deploy that wrote the file.
+        tile_tokens: tokens a tile of a model that works in tiles.
         quantization_error: QuantizationReport.max_error of an int8 model.
     """
 
@@ -63,7 +90,9 @@ class ModelMetadata:
     weights_sha256: str
     source: ModelSource
     dtype: str
+    memory: MemoryNeed
     tool_version: str
+    tile_tokens: int | None = None
     quantization_error: float | None = None
 
 
@@ -221,7 +250,8 @@ class GraphSummary:
         ops: node count by `domain.op_type`.
         parameters: number of weight elements.
         weights_bytes: their size as stored.
-        flops: floating-point operations of MatMul, Gemm, Conv and the custom ops (a multiply-add is 2).
+        flops: floating-point operations of MatMul, Gemm, Conv and the custom ops (a multiply-add is 2); None for a
+            graph that works in tiles, which does not record the shapes of a round.
         flops_by_op: the same, by op type.
     """
 
@@ -233,7 +263,7 @@ class GraphSummary:
     ops: Mapping[str, int]
     parameters: int
     weights_bytes: int
-    flops: int
+    flops: int | None
     flops_by_op: Mapping[str, int]
     metadata: ModelMetadata
 

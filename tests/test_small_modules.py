@@ -11,7 +11,7 @@ from infsa_deploy import errors
 from infsa_deploy.config import ModelSource, parse_hops, parse_image_size
 from infsa_deploy.errors import DeployError, HostError, UsageError
 from infsa_deploy.files import written_whole
-from infsa_deploy.records import ImageSpec, ModelMetadata, Prediction, from_json, to_json
+from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, Prediction, from_json, to_json
 
 
 def test_exit_codes_are_distinct_and_documented():
@@ -47,8 +47,9 @@ def test_records_survive_json():
     image = ImageSpec(3, 32, 48, (0.5, 0.4, 0.3), (1.0, 2.0, 3.0), 0.875)
     for hops in (3, "inf", None):
         source = ModelSource(model="digits_pure", image_size=(32, 48), hops=hops)
+        architecture, need = {"depth": 4, "image_size": [32, 48]}, MemoryNeed(10, 2.5, patch=8)
         metadata = ModelMetadata(
-            "pure", "ops", {"depth": 4, "image_size": [32, 48]}, image, ("a", "b"), "0f", source, "fp32", "0.1"
+            "pure", "ops", architecture, image, ("a", "b"), "0f", source, "fp32", need, "0.1", tile_tokens=64
         )
         assert from_json(ModelMetadata, to_json(metadata)) == metadata
     prediction = Prediction("x.png", ("a",), (0.5,))

@@ -25,6 +25,7 @@ from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, Int8, Mod
 @click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")
 @click.option("--batch", type=click.IntRange(min=1), help="Fix the batch size (default: any).")
 @click.option("--dynamic-size", is_flag=True, help="Any height and width in whole patches, in one model.")
+@click.option("--tile-tokens", type=click.IntRange(min=1), help="Tokens a tile, for huge images on a CPU, e.g. 4096.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Weights and activations.")
 @click.option("--int8", is_flag=True, help="Int8 products: dynamic, or static Q/DQ when --calibration is given.")
 @click.option("--calibration", help="Folder of images, or zoo: ranges for static int8 (engines).")
@@ -40,6 +41,7 @@ def command(
     std: tuple[float, ...],
     batch: int | None,
     dynamic_size: bool,
+    tile_tokens: int | None,
     dtype: Dtype,
     int8: bool,
     calibration: str | None,
@@ -66,7 +68,9 @@ def command(
     if not (weights or source["model"] or source["module"]):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     kind: Int8 | None = None if not int8 else "static" if calibration else "dynamic"
-    config = ExportConfig(not no_fold, batch, dynamic_size, dtype, kind, not low_precision_io, attention_maps)
+    config = ExportConfig(
+        not no_fold, batch, dynamic_size, tile_tokens, dtype, kind, not low_precision_io, attention_maps
+    )
     with Console(stderr=True).status("building the model") as status:
         origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
         reference = relabelled(load_reference(origin), classes, mean, std)

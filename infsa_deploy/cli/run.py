@@ -22,7 +22,8 @@ def command(model: Path, images: tuple[Path, ...], top: int, provider: str, thre
     from infsa_deploy.runtime.classify import classify
     from infsa_deploy.runtime.ort import OrtSession
 
-    predictions = classify(OrtSession(model, provider, threads), images, top)
+    session = OrtSession(model, provider, threads)
+    predictions = classify(session, images, top, note=lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(to_json(predictions))
         return

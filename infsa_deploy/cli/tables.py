@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, OutputComparison, ValidationReport
+from infsa_deploy.runtime.memory import describe_need
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -62,9 +63,9 @@ def summary_table(summary: GraphSummary) -> Table:
         "inputs": _listed(summary.inputs.items()),
         "outputs": _listed(summary.outputs.items()),
         "classes": f"{len(classes)}: {shown}{', ...' if len(classes) > 10 else ''}",
+        "memory": describe_need(metadata, image),
         "parameters": f"{summary.parameters:,} ({summary.weights_bytes / 1e6:.1f} MB)",
-        "FLOPs": f"{summary.flops / 1e9:.3f} G an image: "
-        + ", ".join(f"{op} {flops / summary.flops:.1%}" for op, flops in summary.flops_by_op.items()),
+        "FLOPs": _flops_row(summary),
         "nodes": ", ".join(f"{count} {op}" for op, count in summary.ops.items()),
         "weights": f"sha256 {metadata.weights_sha256}",
         "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
@@ -94,6 +95,13 @@ def narrowing_notes(report: ExportReport) -> list[str]:
         notes += [f"kept in float: {name} ({int8.error_alone[name]:.2%} alone)" for name in int8.kept_float]
         notes.append("int8 is not faster everywhere: infsa-deploy bench says whether it is here")
     return notes
+
+
+def _flops_row(summary: GraphSummary) -> str:
+    if summary.flops is None:
+        return "not counted: the graph works in tiles; the untiled export has the same"
+    shares = ", ".join(f"{op} {flops / summary.flops:.1%}" for op, flops in summary.flops_by_op.items())
+    return f"{summary.flops / 1e9:.3f} G an image: {shares}"
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
+from infsa_deploy.runtime.memory import check_fits
 from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.runtime.protocol import Session
 
@@ -69,12 +70,14 @@ def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = N
 
     Raises:
         ModelError: the file cannot be loaded.
+        HostError: an image needs more memory than this machine has.
         UsageError: there is neither a file nor a zoo model of that name.
     """
     if not name.endswith(".onnx"):
         return _eager(name, threads)
     session = OrtSession(name, provider, threads)
     metadata = session.metadata
+    check_fits(metadata, metadata.image)
     return Classifier(
         name=name,
         runtime=session.runtime,

@@ -181,7 +181,7 @@ def _read(sample: Sample, classifier: Classifier) -> _Read | Entry:
         boxes = None
         if sample.boxes is not None:
             check_inside(sample.boxes, height, width)
-            boxes = as_seen(sample.boxes, height, width, at_own_size(picture, classifier.image))
+            boxes = as_seen(sample.boxes, height, width, at_own_size((height, width), classifier.image))
         return _Read(sample, preprocess(picture, classifier.image), boxes)
     except DeployError as error:
         return {"image": sample.name, "problem": " ".join(filter(None, (error.what, error.why))), "fatal": True}

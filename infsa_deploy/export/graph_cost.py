@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.ops import OPS
-from infsa_deploy.ops.contract import DOMAIN
+from infsa_deploy.ops.contract import DOMAIN, Op
 
 Shape = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -26,20 +26,23 @@ def count_flops(model: ir.Model, sizes: Sizes) -> Counter[str]:
         ModelError: a shape that is needed is not recorded in the graph.
     """
     flops: Counter[str] = Counter()
-    custom = {op.contract.name: op for op in OPS}
     for node in model.graph.all_nodes():
-        if node.domain == DOMAIN and node.op_type in custom:
-            op = custom[node.op_type]
-            attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
-            shapes = {
-                spec.name: static_shape(value, sizes)
-                for spec, value in zip(op.contract.inputs, node.inputs, strict=True)
-            }
-            heads = int(attributes.get("heads") or shapes["u"][1])
-            flops[node.op_type] += op.flops(op.contract.bind_axes(shapes, heads), attributes)
+        if node.domain == DOMAIN:
+            op, axes, attributes = bound_op(node, sizes)
+            flops[node.op_type] += op.flops(axes, attributes)
         elif node.domain == "" and node.op_type in COUNTED:
             flops[node.op_type] += COUNTED[node.op_type](node, sizes)
     return flops
+
+
+def bound_op(node: ir.Node, sizes: Sizes) -> tuple[Op, dict[str, int], dict[str, float]]:
+    """The op of a custom node, the sizes of its axes by name, and its attributes."""
+    op = next(op for op in OPS if op.contract.name == node.op_type)
+    attributes = {spec.name: node.attributes[spec.name].value for spec in op.contract.attributes}
+    inputs = zip(op.contract.inputs, node.inputs, strict=True)
+    shapes = {spec.name: static_shape(value, sizes) for spec, value in inputs}
+    heads = int(attributes.get("heads") or shapes["u"][1])
+    return op, op.contract.bind_axes(shapes, heads), attributes
 
 
 def static_shape(value: ir.Value | None, sizes: Sizes) -> Shape:

@@ -24,6 +24,8 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append(f"power{reference.source.power_iterations}")
     if config.dynamic_size:
         parts.append("dynamic")
+    if config.tile_tokens:
+        parts.append("tiled")
     if not config.fold:
         parts.append("reference")
     if config.attention_maps:

@@ -16,9 +16,11 @@ from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
+from infsa_deploy.export.graph_memory import memory_need
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
 from infsa_deploy.export.store import save_model
+from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import trace
 from infsa_deploy.files import check_target
 from infsa_deploy.records import ExportReport, ImageSpec, ModelMetadata
@@ -122,6 +124,8 @@ def _export(
     for transform in PIPELINE:
         progress(transform.__name__.replace("_", " "))
         model = transform(model)
+    if config.tile_tokens:
+        model = tile_tokens(model, config.tile_tokens)
     precision, quantization = None, None
     if config.dtype != "fp32":
         precision = retype(model, config.dtype, keep_io=config.keep_io)
@@ -138,7 +142,9 @@ def _export(
         weights_sha256=weights_hash(reference.module),
         source=reference.source,
         dtype="int8" if config.int8 else config.dtype,
+        memory=memory_need(model, image, reference.architecture.get("patch_size")),
         tool_version=__version__,
+        tile_tokens=config.tile_tokens,
         quantization_error=quantization.max_error if quantization else None,
     )
     progress(f"writing {path}")

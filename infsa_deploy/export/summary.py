@@ -20,7 +20,7 @@ def summarise(path: Path) -> GraphSummary:
         ModelError: the file is missing, empty, truncated, not ONNX, or not ours.
     """
     model, metadata = load_model(path)
-    flops = count_flops(model, {"batch": 1, **patch_grid(metadata.image)})
+    flops = None if metadata.tile_tokens else count_flops(model, {"batch": 1, **patch_grid(metadata.image)})
     data = path.with_name(f"{path.name}.data")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     return GraphSummary(
@@ -32,8 +32,8 @@ def summarise(path: Path) -> GraphSummary:
         ops=dict(Counter(_op_name(node) for node in model.graph.all_nodes()).most_common()),
         parameters=sum(tensor.size for tensor in weights),
         weights_bytes=weights_bytes(model),
-        flops=sum(flops.values()),
-        flops_by_op=dict(flops.most_common()),
+        flops=None if flops is None else sum(flops.values()),
+        flops_by_op={} if flops is None else dict(flops.most_common()),
         metadata=metadata,
     )
 

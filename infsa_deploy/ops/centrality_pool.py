@@ -89,4 +89,9 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 4 * B * N * H * E
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), CentralityPool, _flops)
+def _workspace_bytes(axes: Mapping[str, int]) -> int:
+    """The scores: as they come, shifted, and by head."""
+    return 3 * 4 * axes["B"] * axes["N"] * axes["H"]
+
+
+OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), CentralityPool, _flops, _workspace_bytes)

@@ -111,12 +111,14 @@ class Op:
         torch_op: the registered PyTorch custom op (eager and fake).
         body: the ONNX function body, attributes by reference.
         flops: floating-point operations of one call, from the bound axes and the attributes.
+        workspace_bytes: what the function body holds at once beside the op's inputs and outputs, all of it float32.
     """
 
     contract: Contract
     torch_op: Callable[..., Any]
     body: onnxscript.OnnxFunction[Any, Any]
     flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
+    workspace_bytes: Callable[[Mapping[str, int]], int]
 
 
 def register(contract: Contract, eager: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:

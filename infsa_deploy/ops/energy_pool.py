@@ -77,4 +77,9 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 2 * B * N * H * D + 2 * B * N * H * E
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), EnergyPool, _flops)
+def _workspace_bytes(axes: Mapping[str, int]) -> int:
+    """The energies, as they come and by head."""
+    return 2 * 4 * axes["B"] * axes["N"] * axes["H"]
+
+
+OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), EnergyPool, _flops, _workspace_bytes)

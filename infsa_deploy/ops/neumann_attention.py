@@ -97,4 +97,10 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 2 * products * axes["B"] * axes["H"] * axes["N"] ** 2 * axes["D"]
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), NeumannAttention, _flops)
+def _workspace_bytes(axes: Mapping[str, int]) -> int:
+    """The affinity of all heads; q, k and v by head, q once more scaled and k once more transposed."""
+    B, H, N, D = (axes[name] for name in "BHND")
+    return 4 * (B * H * N * N + 5 * B * H * N * D)
+
+
+OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), NeumannAttention, _flops, _workspace_bytes)

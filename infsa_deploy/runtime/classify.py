@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.records import Prediction
-from infsa_deploy.runtime.images import load_batch
+from infsa_deploy.runtime.images import at_own_size, load_batch, picture_shape
+from infsa_deploy.runtime.memory import check_fits, describe_need
 from infsa_deploy.runtime.ort import OrtSession
 
 Logits = npt.NDArray[np.float64]
@@ -17,14 +18,26 @@ Logits = npt.NDArray[np.float64]
 BATCH_PIXELS = 64 * 224 * 224  # images share a call up to this many pixels, then a new one starts
 
 
-def classify(session: OrtSession, images: Sequence[str | Path], top: int = 3) -> list[Prediction]:
+def classify(
+    session: OrtSession, images: Sequence[str | Path], top: int = 3, *, note: Callable[[str], None] = lambda line: None
+) -> list[Prediction]:
     """The `top` most likely classes of each image file, with softmax scores.
+
+    Args:
+        session: a loaded model.
+        images: image files.
+        top: classes to name an image.
+        note: told how much memory each size of image needs, before it is allocated.
 
     Raises:
         ModelError: a file is no image.
+        HostError: an image needs more memory than this machine has.
     """
     (model_input,), spec, classes = session.inputs, session.metadata.image, session.metadata.classes
     fixed = model_input.shape[0] if isinstance(model_input.shape[0], int) else None
+    for image in {at_own_size(picture_shape(path), spec): None for path in images}:
+        note(describe_need(session.metadata, image))
+        check_fits(session.metadata, image)
     together = 1 if spec.multiple_of else max(1, BATCH_PIXELS // (spec.height * spec.width))
     batch = fixed or together
     predictions = []

@@ -6,10 +6,11 @@ Any bit depth, colour space and orientation: values are taken to [0, 1] before a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from infsa_deploy.records import ImageSpec
 Pixels = npt.NDArray[np.float32]
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's own conversion to grey
+ORIENTATION_TAG, QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # EXIF: values that swap height and width
 WHITE = (255, 255, 255, 255)
 WIDE_MODES = ("I", "I;16", "I;16B", "I;16L")
 
@@ -35,26 +37,34 @@ def read_image(path: str | Path) -> Pixels:
         ModelError: the file is missing, empty, truncated, or no image.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ModelError(f"{path} does not exist.", "", "check the path of the image.")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path} is empty.", "the file has no bytes.", "copy the image again.")
+    _check_file(path)
     return _read_array(path) if path.suffix == ".npy" else _read_picture(path)
 
 
 def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
     """Scale, crop, and normalise [H, W, C] in [0, 1] to [1, channels, height, width] as `spec` says."""
     pixels = _with_channels(pixels, spec.channels)
-    fitted = _cover_and_crop(pixels, at_own_size(pixels, spec))
+    fitted = _cover_and_crop(pixels, at_own_size(pixels.shape, spec))
     normalised = (fitted - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
     return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
-def at_own_size(pixels: Pixels, spec: ImageSpec) -> ImageSpec:
-    """`spec` for a picture [H, W, C]: as it is, or, for a model of any size, the nearest size that the model takes."""
+def picture_shape(path: str | Path) -> tuple[int, ...]:
+    """(height, width, ...) of an image file, from its header alone where the format has one."""
+    path = Path(path)
+    _check_file(path)
+    if path.suffix == ".npy":
+        return _load_array(path, mmap_mode="r").shape
+    with _opened(path) as image:
+        turned = image.getexif().get(ORIENTATION_TAG, 1) in QUARTER_TURNS
+        return image.size if turned else image.size[::-1]
+
+
+def at_own_size(shape: Sequence[int], spec: ImageSpec) -> ImageSpec:
+    """`spec` for a picture [H, W, ...]: as it is, or, for a model of any size, the nearest size that it takes."""
     if spec.multiple_of is None:
         return spec
-    height, width = (max(1, round(side / spec.multiple_of)) * spec.multiple_of for side in pixels.shape[:2])
+    height, width = (max(1, round(side / spec.multiple_of)) * spec.multiple_of for side in shape[:2])
     return replace(spec, height=height, width=width)
 
 
@@ -74,11 +84,25 @@ def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
     return np.concatenate([preprocess(read_image(path), spec) for path in paths])
 
 
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist.", "", "check the path of the image.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty.", "the file has no bytes.", "copy the image again.")
+
+
 def _read_picture(path: Path) -> Pixels:
+    with _opened(path) as image:
+        image.load()
+        return _picture_to_unit(ImageOps.exif_transpose(image), path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image file; whatever its decoder raises becomes a ModelError."""
     try:
         with Image.open(path) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
+            yield image
     except UnidentifiedImageError as error:
         raise ModelError(
             f"{path} is no image.", "no decoder knows its format.", "give PNG, JPEG, TIFF or .npy."
@@ -88,8 +112,8 @@ def _read_picture(path: Path) -> Pixels:
             f"{path} is too large to decode safely.", str(error), "save it as .npy, or cut it up."
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
-        raise ModelError(f"{path} is a damaged image.", str(error), "copy or convert the image again.") from error
-    return _picture_to_unit(upright, path)
+        fix = "copy or convert the image again."
+        raise ModelError(f"{path} is a damaged image.", str(error), fix) from error
 
 
 def _picture_to_unit(image: Image.Image, path: Path) -> Pixels:
@@ -106,16 +130,21 @@ def _picture_to_unit(image: Image.Image, path: Path) -> Pixels:
 
 
 def _read_array(path: Path) -> Pixels:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ModelError(f"{path} is no NumPy array file.", str(error), "save it with numpy.save.") from error
+    array = _load_array(path)
     full_scale = {"uint8": 255, "uint16": 65535}.get(str(array.dtype), 1)
     if full_scale == 1 and array.dtype.kind != "f":
         raise ModelError(f"{path} holds {array.dtype}.", "", "save uint8, uint16, or floats in [0, 1].")
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)) or 0 in array.shape:
         raise ModelError(f"{path} has shape {list(array.shape)}.", "", "save [H, W], [H, W, 1] or [H, W, 3].")
     return _to_unit(array, full_scale, path)
+
+
+def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ModelError(f"{path} is no NumPy array file.", str(error), "save it with numpy.save.") from error
+    return array
 
 
 def _to_unit(values: npt.NDArray[Any], full_scale: int, path: Path) -> Pixels:

@@ -14,11 +14,13 @@ from infsa_models.vit import ViT, ViTConfig
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.attach_ops import attach_ops
 from infsa_deploy.export.deployable import to_deployable, to_reference
+from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import trace
+from infsa_deploy.records import ImageSpec
 from tests.export.onnx_graphs import integers, nodes, normals, parse, run
 
 X = integers(0, 2, 10, 4)
@@ -186,6 +188,21 @@ def test_linear_holds_nothing_wider_than_the_residual_stream():
     # The embedding, and one result a block: the last block has none, its one token needs no tiling.
     assert sorted(tokens) == ["Add", "Concat", "ConcatFromSequence", "ConcatFromSequence"]
     assert len(loops(model)) == 3 * 2 + 2
+
+
+def test_one_tiled_graph_serves_any_image_size():
+    torch.manual_seed(0)
+    vit = ViT(ViTConfig("linear", (32, 32), 8, 3, 32, 2, 4, 128, 10)).eval()
+    image = ImageSpec(3, 32, 32, (0.5,) * 3, (0.5,) * 3)
+    model, _ = trace_dynamic_size(to_deployable(vit), image, None)
+    plain = ir.to_proto(attach_ops(hoist_token_selection(fold_constants(model))))
+    tiled = tile_tokens(ir.from_proto(plain), 5)
+    check(tiled)
+    assert len(loops(tiled)) == 2 * 2 + 1
+    for height, width in ((16, 24), (32, 32), (64, 40)):
+        feeds = {"image": normals(0, 2, 3, height, width)}
+        expected = run(ir.from_proto(plain), feeds)["logits"]
+        np.testing.assert_allclose(run(tiled, feeds)["logits"], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_retyped_model_accumulates_in_float32():

@@ -107,7 +107,7 @@ def test_other_weights_must_fit(tmp_path, golden):
     assert weights_hash(mine) == weights_hash(trained)
     with pytest.raises(UsageError, match="variant linear contradicts"):
         zoo.build("digits_linear", weights=tmp_path / "mine.safetensors")
-    with pytest.raises(ModelError, match="do not fit"):
+    with pytest.raises(ModelError, match="does not fit the model"):
         zoo.build("digits_linear", weights=golden / "torchvision_vit_linear_infsa.safetensors")
 
 

@@ -1,0 +1,77 @@
+"""Whether a model's run fits this machine, asked before anything is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infsa_deploy.errors import HostError
+from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
+
+FLOAT_BYTES = 4
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+MEMINFO, CGROUP_LIMIT, CGROUP_USE = (
+    Path("/proc/meminfo"),
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory.current"),
+)
+
+
+def available_bytes() -> int | None:
+    """Memory this process may still take: what the kernel says, or what its control group leaves; None if unknown."""
+    if not MEMINFO.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    if CGROUP_LIMIT.exists() and (limit := CGROUP_LIMIT.read_text().strip()).isdigit():
+        free = min(free, int(limit) - int(CGROUP_USE.read_text()))
+    return free
+
+
+def token_count(need: MemoryNeed, image: ImageSpec) -> int | None:
+    """Tokens of an image of the spec's size; None for a foreign module, whose tokens we cannot tell."""
+    if need.patch is None:
+        return None
+    return (image.height // need.patch) * (image.width // need.patch) + 1
+
+
+def describe_need(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> str:
+    """One line: tokens, memory, and for pure attention how large N x N is."""
+    need, tokens = metadata.memory, token_count(metadata.memory, image)
+    counted = f"{tokens:,} tokens, " if tokens else ""
+    affinity = _affinity_bytes(metadata, tokens)
+    squared = f", of it {format_bytes(affinity * batch)} for N x N over all heads" if affinity else ""
+    total = need.total_bytes(tokens, batch)
+    return f"{batch} x {image.height}x{image.width}: {counted}{format_bytes(total)} of memory{squared}"
+
+
+def check_fits(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> None:
+    """Raise HostError when a batch of such images needs more memory than there is, naming the alternative."""
+    free, needed = available_bytes(), metadata.memory.total_bytes(token_count(metadata.memory, image), batch)
+    if free is None or needed <= free:
+        return
+    raise HostError(
+        f"this machine has not the memory: {describe_need(metadata, image, batch)}.",
+        f"{format_bytes(free)} are free.",
+        _alternative(metadata),
+    )
+
+
+def _alternative(metadata: ModelMetadata) -> str:
+    if metadata.variant != "linear":
+        return "use a linear model, whose memory does not grow with N x N, or a smaller image."
+    if not metadata.tile_tokens:
+        return "export with --tile-tokens 4096, which does not hold the wide activations of all tokens."
+    return "use a smaller image."
+
+
+def _affinity_bytes(metadata: ModelMetadata, tokens: int | None) -> int:
+    heads = metadata.architecture.get("num_heads")
+    if metadata.variant == "linear" or not tokens or not heads:
+        return 0
+    return int(heads) * tokens * tokens * FLOAT_BYTES
+
+
+def format_bytes(count: float) -> str:
+    """A size with three digits: `7.26 MB`, `1.24 GB`."""
+    unit, name = next(((u, n) for u, n in UNITS if count >= u), (1.0, "B"))
+    return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:,.0f} {name}"

@@ -1,0 +1,78 @@
+"""Asking for memory before taking it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from infsa_deploy.errors import HostError
+from infsa_deploy.export.graph_memory import peak_activation_bytes
+from infsa_deploy.export.store import load_model
+from infsa_deploy.runtime import memory
+from infsa_deploy.runtime.classify import classify
+from infsa_deploy.runtime.memory import available_bytes, check_fits, describe_need, format_bytes, token_count
+from infsa_deploy.runtime.ort import OrtSession
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(12, "12 B"), (7_262_208, "7.26 MB"), (1.2421e9, "1.24 GB"), (28.186e12, "28.2 TB")]
+)
+def test_sizes_in_words(count, text):
+    assert format_bytes(count) == text
+
+
+def test_this_machine_has_memory():
+    free = available_bytes()
+    assert free is None or 0 < free < 2**50
+
+
+def test_peak_of_a_known_graph(tiny, export):
+    """pure: while NeumannAttention runs, the residual, qkv and y are alive, and its workspace."""
+    _, model = export(tiny("pure", depth=1, mlp_dim=24))
+    N, E, H, D = 7, 24, 3, 8
+    workspace = H * N * N + 5 * H * N * D
+    assert peak_activation_bytes(model, {"batch": 1}) == pytest.approx(
+        4 * (N * E + 3 * N * E + N * E + workspace), abs=64
+    )
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+def test_a_free_size_is_a_polynomial_in_tokens(variant, tiny, export):
+    path, model = export(tiny(variant), dynamic_size=True)
+    need = load_model(path)[1].memory
+    assert (need.bytes_per_token_pair > 1) == (variant == "pure")
+    for rows, columns in ((90, 70), (300, 200)):
+        tokens = rows * columns + 1
+        exact = peak_activation_bytes(model, {"batch": 1, "rows": rows, "columns": columns})
+        assert need.total_bytes(tokens) - need.weights_bytes == pytest.approx(exact, rel=0.01)
+
+
+def test_tiles_need_less(tiny, export):
+    plain, _ = export(tiny("linear", mlp_dim=960, image_size=(512, 512)))
+    untiled = load_model(plain)[1].memory.total_bytes()
+    tiled, _ = export(tiny("linear", mlp_dim=960, image_size=(512, 512)), tile_tokens=256)
+    assert load_model(tiled)[1].memory.total_bytes() < untiled / 2
+
+
+def test_what_does_not_fit_is_refused_with_the_alternative(tiny, export, tmp_path, monkeypatch):
+    np.save(tmp_path / "image.npy", np.zeros((800, 800), np.uint8))
+    for variant, alternative in (("pure", "linear model"), ("linear", "--tile-tokens")):
+        path, _ = export(tiny(variant), dynamic_size=True)
+        session, notes = OrtSession(path, threads=1), []
+        monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
+        monkeypatch.setattr(OrtSession, "__call__", lambda *args: pytest.fail("ran all the same"))
+        with pytest.raises(HostError, match="10,001 tokens") as caught:
+            classify(session, [tmp_path / "image.npy"], note=notes.append)
+        assert alternative in caught.value.fix
+        assert "1 MB are free" in caught.value.why
+        assert len(notes) == 1
+        assert ("N x N" in notes[0]) == (variant == "pure")
+
+
+def test_unknown_memory_is_no_refusal(tiny, export, monkeypatch):
+    path, _ = export(tiny("pure"))
+    _, metadata = load_model(path)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    check_fits(metadata, metadata.image, batch=10**9)
+    assert token_count(metadata.memory, metadata.image) == 7
+    assert "7 tokens" in describe_need(metadata, metadata.image)
