@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infsa_deploy.errors import HostError, UsageError
+from infsa_deploy.files import written_whole
 
 Entry = dict[str, Any]
 
@@ -22,41 +23,46 @@ class Journal:
         task: what the entries depend on (model, data, plan); a file of another task is refused.
 
     Raises:
-        UsageError: the file belongs to another task, or is no journal.
+        UsageError: the file belongs to another task, or is damaged.
         HostError: it cannot be written.
     """
 
     def __init__(self, path: Path | None, task: Mapping[str, Any]) -> None:
         self.entries: dict[str, Entry] = {}
         self._path = path
-        header = json.dumps(task, sort_keys=True)
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        header = json.dumps(task, sort_keys=True)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        *lines, torn = text.split("\n")
         if lines and lines[0] != header:
             raise UsageError(
                 f"{path} belongs to another evaluation.",
                 "its model, images or options are not these.",
                 "choose another folder with -o, or remove the file.",
             )
-        for line in lines[1:]:
-            entry = json.loads(line)
-            self.entries[entry["image"]] = entry
-        self._append([header] if not lines else [], truncate_to=lines)
+        self._read(lines[1:], path)
+        if torn or not lines:
+            with written_whole(path) as scratch:
+                scratch.write_text("".join(f"{line}\n" for line in lines or [header]), encoding="utf-8")
+
+    def _read(self, lines: Iterable[str], path: Path) -> None:
+        try:
+            for line in lines:
+                entry = json.loads(line)
+                self.entries[entry["image"]] = entry
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"a line in it is no entry: {error}"
+            raise UsageError(f"{path} is damaged.", why, "remove the file to start again.") from error
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Keep entries, each with the name of its image under `image`."""
         entries = list(entries)
         self.entries.update({entry["image"]: entry for entry in entries})
-        if self._path is not None:
-            self._append([json.dumps(entry) for entry in entries])
-
-    def _append(self, lines: list[str], truncate_to: list[str] | None = None) -> None:
-        assert self._path is not None
+        if self._path is None:
+            return
         try:
-            if truncate_to is not None:
-                self._path.write_text("".join(f"{line}\n" for line in truncate_to), encoding="utf-8")
             with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
+                file.writelines(f"{json.dumps(entry)}\n" for entry in entries)
         except OSError as error:
             raise HostError(f"cannot write {self._path}.", str(error), "choose another folder with -o.") from error

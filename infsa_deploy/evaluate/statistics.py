@@ -50,11 +50,11 @@ def proportion(successes: int, trials: int) -> Estimate:
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
-    """The mean of one number an image, with the normal 95 % interval of the mean (None for a single image)."""
+    """The mean of one number within 0..1 an image, with the normal 95 % interval (None for a single image)."""
     if not values:
         return Estimate(None, None, None, 0)
     mean = float(np.mean(values))
     if len(values) == 1:
         return Estimate(mean, None, None, 1)
     spread = Z * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Estimate(mean, mean - spread, mean + spread, len(values))
+    return Estimate(mean, max(0.0, mean - spread), min(1.0, mean + spread), len(values))

@@ -129,6 +129,11 @@ def test_an_interrupted_evaluation_goes_on(classifier, samples, tmp_path):
     assert sorted(read) == sorted(f"image {i}" for i in range(128, 200))
     assert report == evaluate_models([classifier()], given, "by hand", Plan())
     assert len(path.read_text().splitlines()) == 201
+    good = path.read_text()
+    path.write_text(good.replace('"image"', '"picture"', 1))
+    with pytest.raises(UsageError, match="damaged"):
+        evaluate_models([classifier()], given, "by hand", Plan(), journals=[journals])
+    path.write_text(good)
     with pytest.raises(UsageError, match="another evaluation"):
         evaluate_models([classifier(name="other")], given, "by hand", Plan(), journals=[journals])
     with pytest.raises(UsageError, match="another evaluation"):

@@ -56,9 +56,10 @@ def test_wilson():
 
 
 def test_mean():
-    found = mean_estimate([1.0, 2.0, 3.0, 4.0])
-    spread = 1.959964 * math.sqrt(5 / 3) / 2
-    assert (found.mean, found.low, found.high) == pytest.approx((2.5, 2.5 - spread, 2.5 + spread))
+    found = mean_estimate([0.1, 0.2, 0.3, 0.4])
+    spread = 1.959964 * math.sqrt(0.05 / 3) / 2
+    assert (found.mean, found.low, found.high) == pytest.approx((0.25, 0.25 - spread, 0.25 + spread))
+    assert (mean_estimate([0.9, 1.0]).high, mean_estimate([0.1, 0.0]).low) == (1.0, 0.0)
     assert (mean_estimate([]).mean, mean_estimate([1.0]).low) == (None, None)
 
 

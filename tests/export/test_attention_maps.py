@@ -96,6 +96,22 @@ def test_validate_proves_the_maps_too(variant, dtype, tiny, tmp_path):
     assert report.passed
 
 
+def test_tiles(tiny, export):
+    reference = tiny("linear", power_iterations=2)
+    feeds = {"image": np.random.default_rng(3).standard_normal((2, 3, 16, 24), dtype=np.float32)}
+    whole, tiled = (
+        OrtSession(export(reference, attention_maps=True, tile_tokens=tile)[0], threads=1)(feeds) for tile in (None, 2)
+    )
+    np.testing.assert_allclose(tiled["attention"], whole["attention"], atol=1e-5)
+    np.testing.assert_allclose(tiled["logits"], whole["logits"], atol=1e-4)
+
+
+def test_any_size_has_no_maps(tiny, tmp_path):
+    config = ExportConfig(attention_maps=True, dynamic_size=True)
+    with pytest.raises(UsageError, match="a model of any size"):
+        export_reference(tiny("linear"), tmp_path / "m.onnx", config)
+
+
 def test_a_fixed_batch_and_narrow_outputs(tiny, export):
     path, _ = export(tiny("linear"), attention_maps=True, static_batch=2, dtype="fp16", keep_io=False)
     (_, attention) = OrtSession(path, threads=1).outputs
