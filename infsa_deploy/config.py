@@ -1,19 +1,26 @@
-"""What goes in: where a model comes from and how it is to be exported."""
+"""What goes in: where a model comes from, how it is to be exported, and what engine is wanted."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from infsa_deploy.errors import UsageError
 
 Hops = int | Literal["inf"]
 Dtype = Literal["fp32", "fp16", "bf16"]
+Precision = Literal["fp16", "bf16", "int8"]
 Int8 = Literal["dynamic", "static"]
 
 VARIANTS = ("linear", "pure", "softmax")
 DTYPES: tuple[Dtype, ...] = ("fp32", "fp16", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp16", "bf16", "int8")
+BACKENDS = ("auto", "tensorrt", "tensorrt-rtx")
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,45 @@ class ExportConfig:
             )
 
 
+@dataclass(frozen=True)
+class EngineConfig:
+    """What engine is wanted from an ONNX file.
+
+    Attributes:
+        backend: `auto`, `tensorrt` or `tensorrt-rtx`.
+        targets: GPU architectures such as `sm80`; empty takes the GPU present, or sm80 where there is none.
+        precision: the type the products must have: `fp16`, `bf16`, `int8`, or None for the model's own types.
+        plugins: run the custom ops as GPU plugins; False builds them from their ONNX function bodies.
+        plugin_library: the plugin library, or None for the installed one.
+        min_shapes, opt_shapes, max_shapes: by input name; inputs left out take defaults from the model.
+        workspace_bytes: scratch memory a layer may use, or None for the builder's own limit.
+        optimization_level: 0 to 5, or None for the builder's own.
+        timing_cache: file of kernel timings, read and written back.
+        version_compatible: an engine that later versions of the same major load.
+        hardware_compatible: an engine for every GPU from Ampere on.
+        embed_plugins: put the library into the plan: True must, False must not, None where the builder does it.
+        strip: leave the weights out of the plan.
+        refit: let weights be replaced later.
+    """
+
+    backend: str = "auto"
+    targets: tuple[str, ...] = ()
+    precision: Precision | None = None
+    plugins: bool = True
+    plugin_library: Path | None = None
+    min_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    opt_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    max_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    workspace_bytes: int | None = None
+    optimization_level: int | None = None
+    timing_cache: Path | None = None
+    version_compatible: bool = False
+    hardware_compatible: bool = False
+    embed_plugins: bool | None = None
+    strip: bool = False
+    refit: bool = False
+
+
 def parse_image_size(text: str) -> tuple[int, int]:
     """Read `224` or `480x640` (height x width, pixels) as (height, width); UsageError otherwise."""
     match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text.strip().lower())
@@ -104,3 +150,40 @@ def parse_hops(text: str) -> Hops:
             "write a whole number from 1, or inf.",
         )
     return int(text)
+
+
+def parse_shapes(text: str) -> dict[str, Shape]:
+    """Read `image:1x3x224x224` or `image:[1,3,224,224]`, several apart by commas, by name; UsageError otherwise."""
+    shapes: dict[str, Shape] = {}
+    for item in re.split(r",(?![^\[]*\])", text.replace(" ", "")):
+        match = re.fullmatch(r"(.+):(?:\[(\d+(?:,\d+)*)\]|(\d+(?:x\d+)*))", item)
+        sizes = tuple(map(int, re.split("[x,]", match[2] or match[3]))) if match else ()
+        if match is None or 0 in sizes:
+            raise UsageError(
+                f"shape {item!r} is not valid.",
+                "it is an input's name, a colon, and one size from 1 for each axis.",
+                "write image:1x3x224x224 or image:[1,3,224,224].",
+            )
+        shapes[match[1]] = sizes
+    return shapes
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    """Read `sm80` or `sm80,sm86,...` as a tuple without repetitions; UsageError otherwise."""
+    targets = tuple(dict.fromkeys(text.lower().replace(" ", "").split(",")))
+    for target in targets:
+        if not re.fullmatch(r"sm[1-9]\d{1,2}", target):
+            raise UsageError(
+                f"target {target!r} is not valid.",
+                "a target is a GPU's compute capability without the point: an A100 has 8.0.",
+                "write sm80, or several: sm80,sm86.",
+            )
+    return targets
+
+
+def parse_bytes(text: str) -> int:
+    """Read `512M` or `4G` (powers of 1024) as bytes; UsageError otherwise."""
+    match = re.fullmatch(r"([1-9]\d*)([KMG])(?:iB)?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"size {text!r} is not valid.", "a size is a number with its unit.", "write 512M or 4G.")
+    return int(match[1]) << {"K": 10, "M": 20, "G": 30}[match[2].upper()]

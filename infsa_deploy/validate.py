@@ -29,10 +29,10 @@ from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
 from infsa_deploy.runtime import Session
+from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.images import preprocess
-from infsa_deploy.runtime.ort import OrtSession
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.runtime.protocol import Arrays, ModelSession, call_in_pieces
 
 ERROR_FACTOR = 2.0
 EPSILON = {"fp32": 2.0**-23, "int8": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
@@ -64,7 +64,7 @@ def validate_model(
     threads: int | None = None,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ValidationReport:
-    """Compare the ONNX model at `path`, run by ONNX Runtime on the CPU, with its reference model.
+    """Compare the model at `path`, ONNX (run by ONNX Runtime on the CPU) or an engine, with its reference model.
 
     Args:
         path: a model written by infsa-deploy.
@@ -77,7 +77,7 @@ def validate_model(
     Raises:
         ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
     """
-    candidate = OrtSession(path, threads=threads)
+    candidate = open_artefact(path, threads=threads)
     metadata = candidate.metadata
     progress("building the reference model")
     reference = rebuild_reference(metadata, weights, module)
@@ -148,12 +148,17 @@ def _yardstick(module: nn.Module, image: ImageSpec, dtype: str) -> Session:
 
 
 def _compare(
-    kind: str, batches: Iterator[Batch], exact: Session, yardstick: Session, candidate: Session, metadata: ModelMetadata
+    kind: str,
+    batches: Iterator[Batch],
+    exact: Session,
+    yardstick: Session,
+    candidate: ModelSession,
+    metadata: ModelMetadata,
 ) -> Iterator[OutputComparison]:
     names = [info.name for info in candidate.outputs if metadata.dtype != "int8" or info.name == "logits"]
     outputs: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in names}
     for batch in batches:
-        ran = [_run(session, batch) for session in (exact, yardstick, candidate)]
+        ran = (_run(exact, batch), _run(yardstick, batch), call_in_pieces(candidate, batch))
         for name, kept in outputs.items():
             wide, narrow, found = (arrays[name] for arrays in ran)
             kept.append((wide, narrow, found))
@@ -191,6 +196,11 @@ def _comparison(name: str, kind: str, exact: Any, narrow: Any, found: Any, metad
         yardstick_max_abs=allowed,
         bound=ERROR_FACTOR * allowed + EPSILON[metadata.dtype] * scale,
     )
+
+
+def sample_images(plan: Plan, spec: ImageSpec, dtype: str) -> Batch:
+    """All images of `plan` in one batch, preprocessed as `spec` says: the real ones, then the noise."""
+    return np.concatenate([batch for batches in _inputs(plan, spec, dtype).values() for batch in batches])
 
 
 def _inputs(plan: Plan, spec: ImageSpec, dtype: str) -> dict[str, Iterator[Batch]]:

@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,dev
+environment export,cpu,rtx,dev
+export PATH=$PWD/.venv/bin:$PATH
 
 bin=.venv/bin
 $bin/ruff check .

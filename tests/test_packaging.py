@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     typed = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    typed += ["-C", "cmake.define.INFSA_PLUGINS_SM=80", "-C", "cmake.define.INFSA_PLUGINS_PTX=OFF"]  # minutes otherwise
     subprocess.run(typed, check=True)
     (built,) = folder.glob("infsa_deploy-*.whl")
     return built
@@ -30,6 +31,7 @@ def test_the_wheel_holds_package_models_weights_and_licence(wheel):
     assert {"infsa_deploy/py.typed", "infsa_deploy/cli/export.py", "infsa_models/digits_source.npz"} <= names
     assert {f"infsa_models/weights/digits_{v}.safetensors" for v in ("linear", "pure", "softmax")} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {"infsa_plugins/__init__.py", "infsa_plugins/lib/libinfsa_plugins.so"} <= names
     assert not [name for name in names if name.startswith(("tests", "scripts"))]
 
 

@@ -11,7 +11,7 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "run", "validate", "evaluate", "explain", "inspect", "doctor")
+COMMANDS = ("export", "build-engine", "run", "validate", "evaluate", "explain", "inspect", "doctor")
 
 EXTRAS = {
     "torch": "export",
@@ -22,6 +22,8 @@ EXTRAS = {
     "onnxruntime": "cpu",
     "sklearn": "evaluate",
     "matplotlib": "evaluate",
+    "tensorrt_rtx": "rtx",
+    "tensorrt": "gpu",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Evaluate MODELS on labelled images, side by side; each is compared with the first by McNemar's test.
 
-    A model is an .onnx file, or a zoo model such as digits_linear (run eagerly, needs torch). With -o, an interrupted
-    evaluation goes on where it was. Exit with 4 when an image could not be read or annotations are wrong.
+    A model is an ONNX file, an engine, or a zoo model such as digits_linear (run eagerly, needs torch). With -o, an
+    interrupted evaluation goes on where it was. Exit with 4 when an image could not be read or a box is wrong.
     """  # fmt: skip
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`infsa-deploy inspect`: what an exported model holds."""
+"""`infsa-deploy inspect`: what an exported model or an engine holds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from infsa_deploy.cli.parameters import FILE, json_option
 @click.argument("model", type=FILE)
 @json_option
 def command(model: Path, as_json: bool) -> None:
-    """Show variant, ops, parameters, FLOPs, shapes and metadata of MODEL."""
+    """Show what MODEL holds: of an ONNX file ops, parameters, FLOPs, shapes; of an engine its sidecar and layers."""
     from rich.console import Console
 
-    from infsa_deploy.cli.tables import summary_table
-    from infsa_deploy.export.summary import summarise
     from infsa_deploy.records import to_json
+    from infsa_deploy.runtime.artefact import is_engine
 
-    summary = summarise(model)
-    if as_json:
-        click.echo(to_json(summary))
+    if is_engine(model):
+        from infsa_deploy.cli.engine_tables import inspection_table
+        from infsa_deploy.runtime.trt import inspect_engine
+
+        inspection = inspect_engine(model)
+        found, table = to_json(inspection), inspection_table(inspection, str(model))
     else:
-        Console().print(summary_table(summary))
+        from infsa_deploy.cli.tables import summary_table
+        from infsa_deploy.export.summary import summarise
+
+        summary = summarise(model)
+        found, table = to_json(summary), summary_table(summary)
+    if as_json:
+        click.echo(found)
+    else:
+        Console().print(table)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.config import parse_hops, parse_image_size
+from infsa_deploy.config import parse_bytes, parse_hops, parse_image_size, parse_shapes, parse_targets
 from infsa_deploy.errors import UsageError
 
 FILE = click.Path(path_type=Path)
@@ -30,6 +30,9 @@ class _Parsed(click.ParamType[Any]):
 
 
 IMAGE_SIZE: click.ParamType[Any] = _Parsed("H[xW]", parse_image_size)
+SHAPES: click.ParamType[Any] = _Parsed("NAME:SHAPE", parse_shapes)
+TARGETS: click.ParamType[Any] = _Parsed("SM[,SM...]", parse_targets)
+SIZE: click.ParamType[Any] = _Parsed("SIZE", parse_bytes)
 HOPS: click.ParamType[Any] = _Parsed("T|inf", parse_hops)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

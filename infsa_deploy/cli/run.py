@@ -17,12 +17,12 @@ from infsa_deploy.cli.parameters import FILE, json_option, threads_option
 @threads_option
 @json_option
 def command(model: Path, images: tuple[Path, ...], top: int, provider: str, threads: int | None, as_json: bool) -> None:
-    """Classify IMAGES (PNG, JPEG, TIFF, .npy; any size) with MODEL, preprocessed as its metadata says."""
+    """Classify IMAGES (PNG, JPEG, TIFF, .npy; any size) with MODEL, an ONNX file or an engine."""
     from infsa_deploy.records import to_json
+    from infsa_deploy.runtime.artefact import open_artefact
     from infsa_deploy.runtime.classify import classify
-    from infsa_deploy.runtime.ort import OrtSession
 
-    session = OrtSession(model, provider, threads)
+    session = open_artefact(model, provider, threads)
     predictions = classify(session, images, top, note=lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(to_json(predictions))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, OutputComparison, ValidationReport
+from infsa_deploy.records import (
+    CheckResult,
+    Divergence,
+    ExportReport,
+    GraphSummary,
+    OutputComparison,
+    PairComparison,
+    ValidationReport,
+)
 from infsa_deploy.runtime.memory import describe_need
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
@@ -40,9 +48,30 @@ def _comparison_column(c: OutputComparison) -> dict[str, Text]:
     }
 
 
+def pairs_table(pairs: Sequence[PairComparison]) -> Table:
+    """One row a pair of artefacts and output."""
+    table = folding_table("first", "second", "output", "largest difference", "top-1 agreement")
+    for pair in pairs:
+        table.add_row(pair.first, pair.second, pair.output, f"{pair.max_abs:.3g}", f"{pair.top1_agreement:.1%}")
+    return table
+
+
+def divergence_lines(divergence: Divergence) -> list[str]:
+    """Where two models part, in one or two sentences."""
+    worst = divergence.worst
+    lines = [
+        f"{divergence.layers} layers compared; bound {divergence.bound_relative:.3g} of the largest value; "
+        f"worst: {worst.op} {worst.node!r} at {worst.relative:.3g}"
+    ]
+    if divergence.first is None:
+        return [*lines, "no layer leaves the bound"]
+    first = divergence.first
+    return [*lines, f"first to leave the bound: {first.op} {first.node!r}, {first.tensor!r}, at {first.relative:.3g}"]
+
+
 def checks_table(results: list[CheckResult]) -> Table:
     """One row a check, its fix below what was found."""
-    table = _folding_table("check", "status", "found")
+    table = folding_table("check", "status", "found")
     for result in results:
         found = Text(result.detail)
         if result.fix:
@@ -70,7 +99,7 @@ def summary_table(summary: GraphSummary) -> Table:
         "weights": f"sha256 {metadata.weights_sha256}",
         "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
     }
-    table = _folding_table("", summary.model)
+    table = folding_table("", summary.model)
     for name, text in rows.items():
         table.add_row(name, Text(text))
     return table
@@ -108,7 +137,8 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in pairs)
 
 
-def _folding_table(*headings: str) -> Table:
+def folding_table(*headings: str) -> Table:
+    """An empty table whose cells wrap."""
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")

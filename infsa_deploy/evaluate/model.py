@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.errors import ModelError
 from infsa_deploy.records import ImageSpec
+from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
 from infsa_deploy.runtime.memory import check_fits
-from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.runtime.protocol import Session
 
 Pixels = npt.NDArray[np.float32]
@@ -33,6 +33,7 @@ class Classifier:
         identity: changes with the model: a resumed evaluation must meet the same.
         image, classes: its input and its class names.
         has_maps: whether it returns attention maps.
+        max_batch: the most images a call may have, None for any number.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Classifier:
     classes: tuple[str, ...]
     has_maps: bool
     session: Session
+    max_batch: int | None = None
 
     @property
     def batch(self) -> int:
@@ -52,7 +54,8 @@ class Classifier:
         if isinstance(fixed, int):
             return fixed
         pixels = self.image.height * self.image.width
-        return 1 if self.image.multiple_of else max(1, min(MOST_AT_ONCE, BATCH_PIXELS // pixels))
+        together = 1 if self.image.multiple_of else max(1, min(MOST_AT_ONCE, BATCH_PIXELS // pixels))
+        return min(together, self.max_batch or together)
 
     def __call__(self, pixels: Pixels) -> tuple[Probabilities, Maps | None]:
         """[B, C, H, W], B at most `batch` -> probabilities [B, classes] and maps [B, L, H, h, w], None if none."""
@@ -66,28 +69,31 @@ class Classifier:
 
 
 def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = None) -> Classifier:
-    """Load an ONNX file, or a zoo model to run eagerly in PyTorch.
+    """Load an ONNX file or an engine, or a zoo model (a name that is no file's) to run eagerly in PyTorch.
 
     Raises:
         ModelError: the file cannot be loaded.
-        HostError: an image needs more memory than this machine has.
-        UsageError: there is neither a file nor a zoo model of that name.
+        HostError: an image needs more memory than this machine has, or an engine what it lacks.
+        UsageError: there is no zoo model of that name.
     """
-    if not name.endswith(".onnx"):
+    path = Path(name)
+    if not path.suffix and not path.exists():
         return _eager(name, threads)
-    session = OrtSession(name, provider, threads)
+    session = open_artefact(path, provider, threads)
     metadata = session.metadata
-    check_fits(metadata, metadata.image)
+    if session.on_host:
+        check_fits(metadata, metadata.image)
     return Classifier(
         name=name,
         runtime=session.runtime,
         dtype=metadata.dtype,
         variant=metadata.variant,
-        identity=hashlib.sha256(Path(name).read_bytes()).hexdigest(),
+        identity=hashlib.sha256(path.read_bytes()).hexdigest(),
         image=metadata.image,
         classes=metadata.classes,
         has_maps=any(info.name == "attention" for info in session.outputs),
         session=session,
+        max_batch=session.max_batch,
     )
 
 
@@ -102,8 +108,6 @@ def check_has_maps(classifier: Classifier) -> None:
 
 
 def _eager(name: str, threads: int | None) -> Classifier:
-    if "." in name or "/" in name:
-        raise UsageError(f"{name} is no model to run.", "", "give an .onnx file, or a zoo model, e.g. digits_linear.")
     import torch
     from infsa_models.checkpoint import weights_hash
 

@@ -3,6 +3,7 @@
 1. A node of domain `infsa` gets `plugin_namespace` and `plugin_version`, by which TensorRT finds its plugin.
 2. The function body of each op in use becomes a model-local function; it declares the plugin attributes too.
 3. An optional output that is read nowhere in the model is dropped from the op's nodes and from its body.
+4. A node of an op with optional outputs says in `plugin_outputs` how many it has: TensorRT does not tell its plugin.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from infsa_deploy.errors import ModelError
 from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import DOMAIN, PLUGIN_ATTRIBUTES, VERSION, Op
+
+PLUGIN_OUTPUTS = "plugin_outputs"
 
 
 def attach_ops(model: ir.Model) -> ir.Model:
@@ -30,6 +33,10 @@ def attach_ops(model: ir.Model) -> ir.Model:
         for node in calls:
             node.attributes.update({name: ir.AttrString(name, value) for name, value in PLUGIN_ATTRIBUTES.items()})
         _drop_unread_outputs(op, calls, function)
+        if any(spec.optional for spec in op.contract.outputs):
+            function.attributes[PLUGIN_OUTPUTS] = ir.Attr(PLUGIN_OUTPUTS, ir.AttributeType.INT, None)
+            for node in calls:
+                node.attributes[PLUGIN_OUTPUTS] = ir.AttrInt64(PLUGIN_OUTPUTS, len(node.outputs))
     RemoveUnusedNodesPass()(model)
     return model
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from infsa_deploy.records import Prediction
 from infsa_deploy.runtime.images import at_own_size, load_batch, picture_shape
 from infsa_deploy.runtime.memory import check_fits, describe_need
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.protocol import ModelSession
 
 Logits = npt.NDArray[np.float64]
 
@@ -19,7 +19,11 @@ BATCH_PIXELS = 64 * 224 * 224  # images share a call up to this many pixels, the
 
 
 def classify(
-    session: OrtSession, images: Sequence[str | Path], top: int = 3, *, note: Callable[[str], None] = lambda line: None
+    session: ModelSession,
+    images: Sequence[str | Path],
+    top: int = 3,
+    *,
+    note: Callable[[str], None] = lambda line: None,
 ) -> list[Prediction]:
     """The `top` most likely classes of each image file, with softmax scores.
 
@@ -27,7 +31,7 @@ def classify(
         session: a loaded model.
         images: image files.
         top: classes to name an image.
-        note: told how much memory each size of image needs, before it is allocated.
+        note: told how much of the host's memory each size of image needs, before it is allocated.
 
     Raises:
         ModelError: a file is no image.
@@ -35,11 +39,12 @@ def classify(
     """
     (model_input,), spec, classes = session.inputs, session.metadata.image, session.metadata.classes
     fixed = model_input.shape[0] if isinstance(model_input.shape[0], int) else None
-    for image in {at_own_size(picture_shape(path), spec): None for path in images}:
-        note(describe_need(session.metadata, image))
-        check_fits(session.metadata, image)
+    if session.on_host:
+        for image in {at_own_size(picture_shape(path), spec): None for path in images}:
+            note(describe_need(session.metadata, image))
+            check_fits(session.metadata, image)
     together = 1 if spec.multiple_of else max(1, BATCH_PIXELS // (spec.height * spec.width))
-    batch = fixed or together
+    batch = fixed or min(together, session.max_batch or together)
     predictions = []
     for start in range(0, len(images), batch):
         paths = images[start : start + batch]

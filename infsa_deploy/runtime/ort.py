@@ -32,6 +32,8 @@ class OrtSession:
     """
 
     runtime = "onnxruntime"
+    max_batch: int | None = None
+    on_host: bool
 
     def __init__(self, path: str | Path, provider: str = "cpu", threads: int | None = None) -> None:
         path = Path(path)
@@ -51,6 +53,7 @@ class OrtSession:
                 f"it fell back to {', '.join(self._session.get_providers())}.",
                 "run infsa-deploy doctor for what is missing.",
             )
+        self.on_host = provider == "cpu"
         self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map, path)
         self.inputs = tuple(map(_info, self._session.get_inputs()))
         self.outputs = tuple(map(_info, self._session.get_outputs()))

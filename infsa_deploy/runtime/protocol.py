@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import UsageError
+from infsa_deploy.records import ModelMetadata
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -49,10 +50,39 @@ class Session(Protocol):
         """Free what the session holds; calling it afterwards is an error."""
 
 
+class ModelSession(Session, Protocol):
+    """A loaded model that says what it is.
+
+    Attributes:
+        max_batch: the most images a call may have, None for any number.
+        on_host: whether activations lie in the host's memory.
+    """
+
+    metadata: ModelMetadata
+    max_batch: int | None
+    on_host: bool
+
+
+def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
+    """Run a batch of images on a model of one input, in as many calls as its `max_batch` demands."""
+    (image_input,) = session.inputs
+    size = session.max_batch or len(images)
+    pieces = [
+        session({image_input.name: images[start : start + size].astype(image_input.dtype)})
+        for start in range(0, len(images), size)
+    ]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
 def check_feeds(inputs: tuple[TensorInfo, ...], feeds: Mapping[str, npt.NDArray[Any]]) -> None:
     """Raise UsageError unless `feeds` names every input once and each array fits it."""
-    names = [info.name for info in inputs]
-    if sorted(feeds) != sorted(names):
-        raise UsageError(f"inputs {sorted(feeds)} given.", f"the model takes {names}.", "feed each of them once.")
+    check_names(inputs, feeds)
     for info in inputs:
         info.check(feeds[info.name])
+
+
+def check_names(inputs: tuple[TensorInfo, ...], given: Iterable[str]) -> None:
+    """Raise UsageError unless `given` names every input once."""
+    names = [info.name for info in inputs]
+    if sorted(given) != sorted(names):
+        raise UsageError(f"inputs {sorted(given)} given.", f"the model takes {names}.", "feed each of them once.")

@@ -105,7 +105,7 @@ def test_what_is_refused(typed, folder, tiny, tmp_path):
         (("evaluate", model, "--data", folder, "--attention"), 4, "--attention-maps"),
         (("evaluate", model, "--data", folder, "--layer", "first"), 2, "layer 'first'"),
         (("evaluate", "missing.onnx", "--data", folder), 4, "does not exist"),
-        (("evaluate", "missing.engine", "--data", folder), 2, "no model to run"),
+        (("evaluate", "missing.bin", "--data", folder), 4, "does not exist"),
         (("evaluate", "digits_lineal", "--data", folder), 2, "digits_linear"),
         (("explain", model, folder / "a" / "0.png"), 4, "--attention-maps"),
     ):

@@ -1,0 +1,91 @@
+"""What the builder must know of an ONNX file before TensorRT reads it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infsa_deploy.errors import ModelError
+from infsa_deploy.records import METADATA_KEY, ModelMetadata, read_metadata
+
+if TYPE_CHECKING:
+    import onnx
+
+DOMAIN = "infsa"
+PLUGIN_KEYS = ("plugin_namespace", "plugin_version")
+
+Axes = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """What an ONNX file says of itself.
+
+    Attributes:
+        inputs: axes of each graph input that is no weight: a size, or a name where it is free.
+        plugins: number of custom nodes by the plugin they name, `namespace::op::version`.
+        weights_bytes: size of all weights, external ones included.
+        metadata: what infsa-deploy wrote into it, or None for a file from elsewhere.
+    """
+
+    path: Path
+    inputs: dict[str, Axes]
+    plugins: Counter[str]
+    weights_bytes: int
+    metadata: ModelMetadata | None
+
+
+def read_onnx(path: Path) -> OnnxFile:
+    """Read the file; ModelError when it is missing, empty, truncated or not ONNX."""
+    import onnx
+
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own exception types differ between its releases
+        reason = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{path} is no ONNX model, or a truncated one.", reason, "export it again.") from error
+    if not proto.graph.node:
+        raise ModelError(f"{path} is no ONNX model, or an empty one.", "it has no nodes.", "export it again.")
+    properties = {entry.key: entry.value for entry in proto.metadata_props}
+    return OnnxFile(
+        path=path,
+        inputs=_inputs(proto.graph),
+        plugins=Counter(_plugin(node) for node in proto.graph.node if node.domain == DOMAIN),
+        weights_bytes=sum(_tensor_bytes(tensor) for tensor in proto.graph.initializer),
+        metadata=read_metadata(properties, path) if METADATA_KEY in properties else None,
+    )
+
+
+def _inputs(graph: onnx.GraphProto) -> dict[str, Axes]:
+    weights = {tensor.name for tensor in graph.initializer}
+    return {value.name: _axes(value) for value in graph.input if value.name not in weights}
+
+
+def _axes(value: onnx.ValueInfoProto) -> Axes:
+    dims = value.type.tensor_type.shape.dim
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"axis {index}"
+        for index, dim in enumerate(dims)
+    )
+
+
+def _plugin(node: onnx.NodeProto) -> str:
+    """`namespace::op::version`; an attribute that is missing reads as empty, as the parser has it."""
+    texts = {attribute.name: attribute.s.decode() for attribute in node.attribute}
+    namespace, version = (texts.get(key, "") for key in PLUGIN_KEYS)
+    return f"{namespace}::{node.op_type}::{version}"
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    import onnx
+
+    itemsize = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    count: int = math.prod(tensor.dims)
+    return count * itemsize

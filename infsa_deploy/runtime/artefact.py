@@ -1,0 +1,29 @@
+"""Opening whatever was exported or built with the runtime that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.runtime.protocol import ModelSession
+
+ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+
+
+def is_engine(path: Path) -> bool:
+    """True for an engine, by its sidecar or its suffix."""
+    return path.suffix in ENGINE_SUFFIXES or sidecar_path(path).is_file()
+
+
+def open_artefact(path: Path, provider: str = "cpu", threads: int | None = None) -> ModelSession:
+    """Load an ONNX file in ONNX Runtime on `provider`, an engine in TensorRT on the GPU.
+
+    Raises: as OrtSession and TrtSession.
+    """
+    if is_engine(path):
+        from infsa_deploy.runtime.trt import TrtSession
+
+        return TrtSession(path)
+    from infsa_deploy.runtime.ort import OrtSession
+
+    return OrtSession(path, provider, threads)

@@ -1,0 +1,227 @@
+"""NeumannAttention on a GPU: y <- rho A (v + y), A = relu(q k^T / D) / (||.||_F + eps), without A in memory.
+
+Four kernels, all deterministic (no atomics):
+
+1. `bound_keys`   the largest key norm of each block of tokens. Only for float16, see `row_shift`.
+2. `attend`       u = S v and the sums of squares of S, one block of queries a program, keys streamed.
+3. `normalise`    scale = rho / (||S||_F + eps) from the sums of squares, and the first hop y = scale u.
+4. `hop`          y = scale (u + S y'), once for each further hop.
+
+S v is kept in float32 between hops, so a hop only needs S times the previous y: the y that is rounded to the I/O
+type is the one that would be the answer were the series cut there, and never overflows sooner than the answer does.
+Tokens lie `width = 3 H D` apart in qkv and `H D` apart in y, u; every index into a tensor is 64 bit.
+"""
+
+import triton
+import triton.language as tl
+
+from infsa_plugins.kernels import Kernel, Tile, same_for_all
+from infsa_plugins.precision import product
+
+
+@triton.jit
+def bound_keys(qkv, bounds, tokens, heads, head_dim, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
+    """bounds[b h, block] = max over the block of ||k||, float32; grid (B H blocks)."""
+    blocks = tl.cdiv(tokens, BLOCK_T)
+    pid = tl.program_id(0)
+    head = (pid // blocks) % heads
+    batch = (pid // blocks) // heads
+    width = 3 * heads * head_dim
+    t = (pid % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    keys = qkv + batch.to(tl.int64) * tokens * width + (heads + head) * head_dim
+    inside = (t < tokens)[:, None] & (d < head_dim)[None, :]
+    k = tl.load(keys + t.to(tl.int64)[:, None] * width + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(bounds + pid, tl.sqrt(tl.max(tl.sum(k * k, 1), 0)))
+
+
+@triton.jit
+def row_shift(q, bounds, blocks, BLOCK_B: tl.constexpr):
+    """Powers of two that bring every q_i . k_j of the head to at most 2^15, so that S fits float16 and stays normal.
+
+    By Cauchy-Schwarz |q_i . k_j| <= ||q_i|| max ||k||. The power also keeps ||q_i|| itself below 2^15. It is applied
+    to q before the product, at no cost in the loop, and is exact but for elements 2^14 below their row's norm.
+    """
+    largest = tl.zeros((BLOCK_B,), tl.float32)
+    for start in range(0, blocks, BLOCK_B):
+        b = start + tl.arange(0, BLOCK_B)
+        largest = tl.maximum(largest, tl.load(bounds + b, mask=b < blocks, other=0.0))
+    key_norm = tl.max(largest, 0)
+    wide = q.to(tl.float32)
+    norm = tl.sqrt(tl.sum(wide * wide, 1))
+    top = tl.maximum(tl.maximum(norm, norm * key_norm), 1e-18)  # a row of zeros needs no shift: keep 2^m finite
+    exponent = top.to(tl.int32, bitcast=True) >> 23  # 127 + floor(log2(top)); top is positive
+    return ((127 + 14 + 127 - exponent) << 23).to(tl.float32, bitcast=True)  # 2^(14 - floor(log2(top)))
+
+
+@triton.jit
+def load_rows(base, start, tokens, stride, head_dim, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows start .. start + ROWS of a [tokens, stride] matrix, zero beyond the last token and channel."""
+    r = tl.arange(0, ROWS)
+    d = tl.arange(0, BLOCK_D)
+    inside = (r < tokens - start)[:, None] & (d < head_dim)[None, :]
+    return tl.load(base + tl.cast(start, tl.int64) * stride + r[:, None] * stride + d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def affinity(q, k):
+    """relu(q k^T) in float32, not yet divided by D; a NaN stays a NaN."""
+    s = product(q, tl.trans(k), tl.zeros((q.shape[0], k.shape[0]), tl.float32))
+    return tl.maximum(s, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def attend(
+    qkv, bounds, u, squares, tokens, heads, head_dim, bound_blocks,
+    SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """u = relu(q k^T / D) v, float32 [B, N, H D]; squares[b h, block] = sum of S^2; grid (B H ceil(N / BLOCK_M))."""
+    blocks = tl.cdiv(tokens, BLOCK_M)
+    pid = tl.program_id(0)
+    first = (pid % blocks) * BLOCK_M
+    group = pid // blocks
+    head = group % heads
+    width = 3 * heads * head_dim
+    base = qkv + (group // heads).to(tl.int64) * tokens * width + head * head_dim
+    q = load_rows(base, first, tokens, width, head_dim, BLOCK_M, BLOCK_D)
+    unit = tl.full((BLOCK_M,), 1.0, tl.float32) / head_dim
+    if SHIFT:
+        shift = row_shift(q, bounds + group * bound_blocks, bound_blocks, 128)
+        q = (q.to(tl.float32) * shift[:, None]).to(q.dtype)
+        unit = unit / shift
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    for start in range(0, tokens, BLOCK_N):
+        k = load_rows(base + heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+        s = affinity(q, k)
+        total += tl.sum(s * s, 1)
+        v = load_rows(base + 2 * heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+        acc = product(s.to(v.dtype), v, acc)
+    tl.store(squares + pid, tl.sum(total * unit * unit, 0))
+    m = first + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    inside = (m < tokens)[:, None] & (d < head_dim)[None, :]
+    out = u + (group // heads).to(tl.int64) * tokens * heads * head_dim + head * head_dim
+    tl.store(out + m.to(tl.int64)[:, None] * (heads * head_dim) + d[None, :], acc * unit[:, None], mask=inside)
+
+
+@triton.jit
+def normalise(
+    u, squares, scales, y, tokens, heads, head_dim, square_blocks, rho, eps,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """scales[b h] = rho / (||S||_F + eps), float32; y = scale u in the I/O type; grid (B H ceil(N / BLOCK_T))."""
+    blocks = tl.cdiv(tokens, BLOCK_T)
+    pid = tl.program_id(0)
+    group = pid // blocks
+    sums = tl.zeros((256,), tl.float32)
+    for start in range(0, square_blocks, 256):
+        i = start + tl.arange(0, 256)
+        sums += tl.load(squares + group * square_blocks + i, mask=i < square_blocks, other=0.0)
+    scale = rho / (tl.sqrt(tl.sum(sums, 0)) + eps)
+    if pid % blocks == 0:
+        tl.store(scales + group, scale)
+    t = (pid % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
+    d = tl.arange(0, BLOCK_D)
+    inside = (t < tokens)[:, None] & (d < head_dim)[None, :]
+    width = heads * head_dim
+    at = ((group // heads).to(tl.int64) * tokens + t)[:, None] * width + (group % heads) * head_dim + d[None, :]
+    tl.store(y + at, (scale * tl.load(u + at, mask=inside, other=0.0)).to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def hop(
+    qkv, bounds, u, scales, previous, y, tokens, heads, head_dim, bound_blocks,
+    SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """y = scale (u + S previous), previous and y [B, N, H D] in the I/O type; grid (B H ceil(N / BLOCK_M))."""
+    blocks = tl.cdiv(tokens, BLOCK_M)
+    pid = tl.program_id(0)
+    first = (pid % blocks) * BLOCK_M
+    group = pid // blocks
+    head = group % heads
+    width = 3 * heads * head_dim
+    base = qkv + (group // heads).to(tl.int64) * tokens * width + head * head_dim
+    at_head = (group // heads).to(tl.int64) * tokens * heads * head_dim + head * head_dim
+    q = load_rows(base, first, tokens, width, head_dim, BLOCK_M, BLOCK_D)
+    unit = tl.full((BLOCK_M,), 1.0, tl.float32) / head_dim
+    if SHIFT:
+        shift = row_shift(q, bounds + group * bound_blocks, bound_blocks, 128)
+        q = (q.to(tl.float32) * shift[:, None]).to(q.dtype)
+        unit = unit / shift
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for start in range(0, tokens, BLOCK_N):
+        k = load_rows(base + heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+        s = affinity(q, k)
+        z = load_rows(previous + at_head, start, tokens, heads * head_dim, head_dim, BLOCK_N, BLOCK_D)
+        acc = product(s.to(z.dtype), z, acc)
+    m = first + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    inside = (m < tokens)[:, None] & (d < head_dim)[None, :]
+    at = at_head + m.to(tl.int64)[:, None] * (heads * head_dim) + d[None, :]
+    sum_v = tl.load(u + at, mask=inside, other=0.0)
+    scale = tl.load(scales + group)
+    tl.store(y + at, (scale * (sum_v + acc * unit[:, None])).to(y.dtype.element_ty), mask=inside)
+
+
+def _tiles(dtype: str, sm: int) -> dict[int, Tile]:
+    """By head dimension.
+
+    A program reads 2 BLOCK_N D elements for 4 BLOCK_M BLOCK_N D operations, so BLOCK_M sets the intensity: 128 queries
+    give 128 operations a byte in half precision, beyond what an L2 cache needs. 128 x 128 scores spill on SM 80. The
+    three parts of a float32 operand halve the tile; 64 x 16 is the least that SM 90's tensor cores take.
+    """
+    shift = {"SHIFT": dtype == "fp16"}
+    if dtype == "fp32":
+        wide = {"BLOCK_M": 64, "BLOCK_N": 16} if sm == 90 else {"BLOCK_M": 32, "BLOCK_N": 32}
+        return {
+            32: Tile({"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_D": 32} | shift, 4, 2),
+            64: Tile({"BLOCK_M": 128, "BLOCK_N": 32, "BLOCK_D": 64} | shift, 8, 2),
+            128: Tile(wide | {"BLOCK_D": 128} | shift, 4 if sm == 90 else 8, 2),
+        }
+    return {
+        32: Tile({"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_D": 32} | shift, 4, 3),
+        64: Tile({"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_D": 64} | shift, 4, 3),
+        128: Tile({"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_D": 128} | shift, 8, 2),
+    }
+
+
+_SIZES = dict.fromkeys(("tokens", "heads", "head_dim"), "i32")
+
+KERNELS = (
+    Kernel(
+        "bound_keys",
+        bound_keys,
+        {"qkv": "*T", "bounds": "*fp32"} | _SIZES,
+        same_for_all(BLOCK_T=128, BLOCK_D=128),
+        {"head_dim": 8},
+        ("fp16",),
+    ),
+    Kernel(
+        "attend",
+        attend,
+        {"qkv": "*T", "bounds": "*fp32", "u": "*fp32", "squares": "*fp32"} | _SIZES | {"bound_blocks": "i32"},
+        _tiles,
+        {"head_dim": 8},
+        product=True,
+    ),
+    Kernel(
+        "normalise",
+        normalise,
+        {"u": "*fp32", "squares": "*fp32", "scales": "*fp32", "y": "*T"}
+        | _SIZES
+        | {"square_blocks": "i32", "rho": "fp32", "eps": "fp32"},
+        same_for_all(BLOCK_T=64, BLOCK_D=128),
+        {"head_dim": 8},
+    ),
+    Kernel(
+        "hop",
+        hop,
+        {"qkv": "*T", "bounds": "*fp32", "u": "*fp32", "scales": "*fp32", "previous": "*T", "y": "*T"}
+        | _SIZES
+        | {"bound_blocks": "i32"},
+        _tiles,
+        {"head_dim": 8},
+        product=True,
+    ),
+)

@@ -1,0 +1,156 @@
+"""Engines built by NVIDIA's builder, without a GPU: plugins, types, shapes and the sidecar are what was asked.
+
+The models are tiny, but for one of 4 layers and 1024 channels at 224 x 224 (marked slow). Image sizes of 1024 and
+9216 are built by hand: `infsa-deploy export --model infvit_linear_4l --image-size 9216`, then build-engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from infsa_deploy.build import build as build_retyped
+from infsa_deploy.config import EngineConfig, ExportConfig, ModelSource
+from infsa_deploy.engine.build import Listener, forecast_engine
+from infsa_deploy.engine.sidecar import read_sidecar
+from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.sources import load_reference
+from infsa_deploy.files import sha256
+from tests.engine.conftest import A100
+from tests.engine.quantized import quantized
+
+PLUGINS = {
+    "linear": {"infsa::EnergyPool::1": 2, "infsa::CentralityPool::1": 2},
+    "pure": {"infsa::NeumannAttention::1": 2},
+}
+PORTABLE = ("sm80", "sm89", "sm120")
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+@pytest.mark.parametrize("targets", [("sm80",), PORTABLE])
+def test_plugins_travel_in_the_plan(exported, build, double, tmp_path, variant, targets):
+    record = build(exported(variant), plugin_library=double, targets=targets)
+    plan = (tmp_path / "m.engine").read_bytes()
+    assert record.plugins.mode == "plugins"
+    assert record.plugins.layers == PLUGINS[variant]
+    assert record.plugins.proof == "network and plan"
+    assert record.plugins.embedded
+    assert double.read_bytes() in plan
+    assert (record.targets, record.flavour, record.built_on) == (targets, "tensorrt-rtx", None)
+
+
+def test_plugins_beside_the_plan(exported, build, double, tmp_path):
+    notes = []
+    record = build(exported("linear"), plugin_library=double, embed_plugins=False, listener=Listener(note=notes.append))
+    assert not record.plugins.embedded
+    assert double.read_bytes() not in (tmp_path / "m.engine").read_bytes()
+    assert record.plugins.sha256 == sha256(double)
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+def test_function_bodies_where_plugins_are_off(exported, build, tmp_path, hops):
+    notes = []
+    record = build(exported("pure", hops=hops), plugins=False, listener=Listener(note=notes.append))
+    assert (record.plugins.mode, record.plugins.layers, record.plugins.library) == ("bodies", {}, None)
+    assert any("function bodies" in note for note in notes)
+    assert b"infsa" not in (tmp_path / "m.engine").read_bytes()
+
+
+def test_a_model_without_custom_ops_needs_no_library(tiny, tmp_path, build):
+    export_reference(tiny("linear"), tmp_path / "reference.onnx", ExportConfig(fold=False))
+    assert build(tmp_path / "reference.onnx").plugins.mode == "none"
+
+
+def test_the_sidecar_says_what_the_engine_is(exported, build, double, tmp_path):
+    model = exported("linear")
+    record = build(model, plugin_library=double, optimization_level=2, workspace_bytes=1 << 30)
+    engine = tmp_path / "m.engine"
+    assert read_sidecar(engine) == record
+    assert record.engine_sha256 == hashlib.sha256(engine.read_bytes()).hexdigest()
+    assert record.engine_bytes == engine.stat().st_size
+    assert (record.onnx, record.onnx_sha256) == ("linear.onnx", sha256(model))
+    assert record.options == {"workspace_bytes": 1 << 30, "optimization_level": 2}
+    assert record.metadata.classes == tuple("abcde")
+    assert record.metadata.dtype == "fp32"
+    image = record.inputs["image"]
+    assert (image.minimum, image.optimum, image.maximum) == ((1, 3, 16, 24), (8, 3, 16, 24), (32, 3, 16, 24))
+    assert record.outputs["logits"].shape == (-1, 5)
+    assert record.activation_bytes > 0
+    assert record.build_s > 0
+    assert "Total Activation Memory" in (tmp_path / "m.engine.log").read_text()
+
+
+@pytest.mark.parametrize("plugins", [True, False])
+def test_int8_from_a_quantized_model(exported, build, double, plugins):
+    model = quantized(exported("linear"))
+    record = build(model, precision="int8", plugins=plugins, plugin_library=double if plugins else None)
+    in_graph = sum(node.op_type == "MatMul" for node in onnx.load(model).graph.node)
+    assert record.precision.products == {"fp32": 2, "int8": in_graph}  # convolution and classifier stay
+    assert record.precision.layers_percent["int8"] > 0
+    assert record.metadata.dtype == "fp32"
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_low_types_with_plugins(exported, double, tmp_path, variant, precision):
+    config = EngineConfig(precision=precision, plugin_library=double)
+    record = build_retyped(exported(variant), tmp_path / "m.engine", config, Listener())
+    assert record.plugins.layers == PLUGINS[variant]
+    convolutions = len(record.precision.kept_fp32)
+    assert convolutions == (precision == "bf16")
+    assert record.precision.products.get("fp32", 0) == convolutions
+    assert record.precision.layers_percent[precision] > 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+def test_the_paper_s_width_at_224(double, tmp_path, variant):
+    model = tmp_path / "m.onnx"
+    export_reference(load_reference(ModelSource(model=f"infvit_{variant}_4l")), model)
+    config = EngineConfig(precision="fp16", plugin_library=double, targets=PORTABLE)
+    record = build_retyped(model, tmp_path / "m.engine", config, Listener())
+    assert record.plugins.layers == dict.fromkeys(PLUGINS[variant], 4)
+    assert set(record.precision.products) == {"fp16"}
+    assert record.engine_bytes < 1.2 * model.stat().st_size / 2  # the weights are stored in the type asked for
+
+
+def test_a_forecast_builds_nothing(exported, double, tmp_path):
+    model, notes = exported("pure"), []
+    config = EngineConfig(plugin_library=double, max_shapes={"image": (4, 3, 16, 24)})
+    forecast = forecast_engine(model, tmp_path / "x.log", config, Listener(note=notes.append))
+    assert forecast.plugins.layers == PLUGINS["pure"]
+    assert forecast.precision.products == {"fp32": 10}  # 4 a block, patches, classifier
+    assert forecast.inputs["image"].maximum == (4, 3, 16, 24)
+    assert any("predicted memory at image 4x3x16x24" in note for note in notes)
+    assert not list(tmp_path.glob("*.engine*"))
+
+
+def test_external_weights(exported, build, double):
+    model = exported("pure")
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="w.data", size_threshold=0)
+    assert build(model, plugin_library=double).plugins.layers == PLUGINS["pure"]
+    assert build(model, plugins=False).precision.products == {"fp32": 10}
+
+
+def test_predicted_memory_grows_with_the_batch(exported, double, tmp_path):
+    model = exported("linear")
+    sizes = [
+        forecast_engine(
+            model,
+            tmp_path / "x.log",
+            EngineConfig(plugin_library=double, max_shapes={"image": (batch, 3, 16, 24)}),
+        ).activation_bytes_predicted
+        for batch in (8, 16)
+    ]
+    assert sizes[0] < sizes[1] <= 2 * sizes[0]
+
+
+def test_an_engine_too_large_for_the_gpu_is_warned_of(exported, tmp_path, double, monkeypatch):
+    monkeypatch.setattr("infsa_deploy.engine.build.find_gpu", lambda: replace(A100, memory_bytes=4096))
+    notes = []
+    config = EngineConfig(backend="tensorrt-rtx", plugin_library=double)
+    forecast_engine(exported("linear"), tmp_path / "x.log", config, Listener(note=notes.append))
+    assert any("warning" in note and "--max-shapes" in note for note in notes)

@@ -1,0 +1,57 @@
+"""EnergyPool through the plugin: C++ host code and kernels, against the eager op."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.plugins import cases
+from tests.plugins import worker as w
+
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+# Every value of N, H, D, batch and type, and all pairs of type with N and D; E never a multiple of its block of 128 or
+# 256, and beyond one block. 20 heads are two groups of 16.
+MATRIX = [
+    (FP32, 1, 1, 1, 24, 24),
+    (FP16, 3, 1, 16, 64, 264),
+    (BF16, 1, 1, 3, 128, 520),
+    (FP32, 3, 17, 3, 64, 136),
+    (FP16, 1, 17, 20, 128, 72),
+    (BF16, 3, 17, 1, 24, 1032),
+    (FP32, 1, 197, 16, 128, 200),
+    (FP16, 3, 197, 3, 24, 264),
+    (BF16, 1, 197, 20, 64, 24),
+    (FP32, 1, 1025, 1, 24, 72),
+    (FP16, 1, 1025, 16, 64, 328),
+    (BF16, 3, 1025, 3, 128, 72),
+]
+
+
+@pytest.mark.parametrize(("dtype", "B", "N", "H", "D", "E"), MATRIX, ids=str)
+def test_shapes(worker, dtype: torch.dtype, B: int, N: int, H: int, D: int, E: int) -> None:
+    case = cases.energy(dtype, B, N, H, D, E)
+    outcome = worker(w.enqueue, case)
+    assert outcome.code == 0, outcome.messages
+    assert [name for name, _ in outcome.launches] == ["energies", "pool", "combine"]
+    cases.check(case, outcome.outputs)
+
+
+@pytest.mark.parametrize("scale", [2e-6, 60000.0])
+def test_float16_queries_at_both_ends(worker, scale: float) -> None:
+    """A query of 2e-6 is subnormal in float16, and so would its energy be; eps is not small beside it."""
+    case = cases.energy(FP16, 1, 40, 2, 64, 72)
+    case.inputs[0][:] = (cases.normal(1, 40, 128).clamp(-1, 1) * scale).half()
+    outcome = worker(w.enqueue, case)
+    cases.check(case, outcome.outputs)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 3, 132])
+def test_number_of_runs(worker, multiprocessors: int) -> None:
+    """The tokens are cut finer for a larger GPU; each cut is right, and two runs of one are bit-identical."""
+    case = cases.energy(FP32, 1, 500, 2, 16, 40)
+    one, two = (worker(w.enqueue, case, multiprocessors=multiprocessors) for _ in range(2))
+    blocks = dict(one.launches)["pool"]
+    assert blocks == {1: 2, 3: 6, 132: 16}[multiprocessors]
+    cases.check(case, one.outputs)
+    assert all(a.equal(b) for a, b in zip(one.outputs, two.outputs, strict=True))

@@ -1,0 +1,94 @@
+"""Kernels in the interpreter against the eager ops: odd sizes, NaN in every buffer, three types."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
+from tests.plugins import exact_interpreter, launch
+from tests.plugins.tolerance import assert_close
+
+exact_interpreter.install()
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("B", "N", "H", "D", "hops", "scale"),
+    [
+        (1, 1, 1, 24, 1, 1),
+        (2, 17, 3, 24, 3, 60),
+        (1, 197, 2, 64, 2, 1),
+        (1, 131, 1, 128, 1, 0.001),
+        (3, 65, 1, 16, 2, 4),
+    ],
+)
+def test_neumann_attention(dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int, scale: float) -> None:
+    qkv = normal(B, N, 3 * H * D, scale=scale).to(dtype)
+    arguments = (H, 0.9, hops, 1e-6)
+    got = launch.attend(qkv, *arguments)
+    eager = neumann_attention.OP.torch_op(qkv, *arguments)
+    assert_close("y", got, eager, neumann_attention.OP.torch_op(qkv.double(), *arguments))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("B", "N", "H", "D", "E", "scale"),
+    [(1, 1, 1, 24, 24, 1), (2, 17, 3, 24, 72, 60), (1, 197, 20, 64, 264, 1), (3, 65, 2, 128, 320, 0.001)],
+)
+def test_energy_pool(dtype: torch.dtype, B: int, N: int, H: int, D: int, E: int, scale: float) -> None:
+    q, x = normal(B, N, H * D, scale=scale).to(dtype), normal(B, N, E, seed=1).to(dtype)
+    got = launch.energy(q, x, H, 1e-6)
+    eager, exact = (energy_pool.OP.torch_op(q.to(t), x.to(t), H, 1e-6) for t in (dtype, torch.float64))
+    for name, *values in zip(("pooled", "mass"), got, eager, exact, strict=True):
+        assert_close(name, *values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("B", "N", "H", "E", "scale"),
+    [(1, 1, 1, 24, 1), (2, 17, 3, 264, 60), (1, 197, 20, 72, 1), (2, 65, 2, 1000, 0.001), (1, 70, 3, 1032, 1)],
+)
+def test_centrality_pool(dtype: torch.dtype, B: int, N: int, H: int, E: int, scale: float) -> None:
+    x, u = normal(B, N, E).to(dtype), normal(B, H, E, scale=scale, seed=1).to(dtype)
+    c = (normal(B, H, scale=scale, seed=2) + 0.5 * scale).to(dtype)
+    got = launch.centrality(x, u, c, 1e-6)
+    eager, exact = (centrality_pool.OP.torch_op(x.to(t), u.to(t), c.to(t), 1e-6) for t in (dtype, torch.float64))
+    for name, *values in zip(("pooled", "mass", "centrality"), got, eager, exact, strict=True):
+        assert_close(name, *values)
+    assert launch.centrality(x, u, c, 1e-6, keep=False)[0].equal(got[0])
+
+
+def test_nan_in_a_query_is_not_hidden() -> None:
+    qkv = normal(1, 17, 3 * 16)
+    qkv[0, 5, 3] = float("nan")
+    assert launch.attend(qkv, 1, 0.9, 1, 1e-6).isnan().all()
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize(("size", "key_size"), [(60000, 60000), (60000, 1e-5), (2e-5, 60000), (1e-5, 1e-5)])
+def test_float16_scores_beyond_its_range(size: float, key_size: float, hops: int) -> None:
+    """q . k / D spans 1e-10 to 4e9 here, while float16 ends at 65504 and 6e-8; S rounded to it must survive both."""
+    qkv = torch.rand(1, 40, 3, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    qkv *= torch.tensor([size, key_size, 1.0])[:, None]
+    qkv = qkv.reshape(1, 40, -1).half()
+    got = launch.attend(qkv, 1, 0.9, hops, 1e-6)
+    eager = neumann_attention.OP.torch_op(qkv, 1, 0.9, hops, 1e-6)
+    assert_close("y", got, eager, neumann_attention.OP.torch_op(qkv.double(), 1, 0.9, hops, 1e-6))
+
+
+def test_sums_beyond_float16_neither_overflow_nor_vanish() -> None:
+    """sum(e) is 120000 and sum(S^2) 1e11 here, what they are at N = 331776 for values near 1; float16 ends at 65504."""
+    q, x = torch.full((1, 600, 16), 200.0).half(), normal(1, 600, 24).half()
+    pooled, mass = launch.energy(q, x, 1, 1e-6)
+    assert_close("pooled", pooled, x.float().mean(1, keepdim=True).half(), x.double().mean(1, keepdim=True))
+    assert mass.eq(1).all()
+    qkv = torch.full((1, 600, 3 * 16), 17.0).half()
+    y = launch.attend(qkv, 1, 0.5, 1, 0.0)
+    assert_close("y", y, torch.full_like(y, 8.5), torch.full_like(y, 8.5).double())

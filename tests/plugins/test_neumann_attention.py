@@ -1,0 +1,75 @@
+"""NeumannAttention through the plugin: C++ host code and kernel, against the eager op and the authors' outputs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.plugins import cases
+from tests.plugins import worker as w
+from tests.plugins.tolerance import assert_close
+
+FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+# Every value of N (1, 17, 197, 1025), H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type; all pairs
+# of type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks.
+MATRIX = [
+    (FP32, 1, 1, 1, 24, 1),
+    (FP16, 3, 1, 3, 64, 2),
+    (BF16, 1, 1, 16, 128, 3),
+    (FP32, 3, 17, 16, 128, 2),
+    (FP16, 1, 17, 1, 24, 3),
+    (BF16, 3, 17, 3, 64, 1),
+    (FP32, 1, 197, 3, 64, 3),
+    (FP16, 3, 197, 1, 128, 1),
+    (BF16, 1, 197, 3, 24, 2),
+    (FP32, 1, 1025, 1, 24, 1),
+    (FP16, 1, 1025, 1, 64, 3),
+    (BF16, 1, 1025, 1, 128, 2),
+    (FP16, 1, 197, 16, 24, 1),
+]
+
+
+@pytest.mark.parametrize(("dtype", "B", "N", "H", "D", "hops"), MATRIX, ids=str)
+def test_shapes(worker, dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int) -> None:
+    case = cases.neumann(dtype, B, N, H, D, hops, seed=1)
+    outcome = worker(w.enqueue, case)
+    assert outcome.code == 0, outcome.messages
+    assert [name for name, _ in outcome.launches].count("hop") == hops - 1
+    cases.check(case, outcome.outputs)
+
+
+def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.Tensor]:
+    described = {case["name"]: case for case in json.loads((golden / "index.json").read_text())["cases"]}
+    case = described[name]
+    random = np.random.default_rng(case["seed"])
+    q, k, v = (random.standard_normal(case["shape"]) * case["scale"] + case["shift"] for _ in range(3))
+    B, H, N, D = case["shape"]
+    qkv = torch.from_numpy(np.stack([q, k, v])).permute(1, 3, 0, 2, 4).reshape(B, N, 3 * H * D).to(dtype)
+    fields = {"heads": H, "rho": case["rho"], "hops": 1, "eps": cases.EPS}
+    exact = torch.from_numpy(np.load(golden / "attention.npz")[f"{name}/pure_infsa"])
+    return w.Case("NeumannAttention", fields, [qkv], [(B, N, H * D)]), exact.permute(0, 2, 1, 3).reshape(B, N, H * D)
+
+
+GOLDEN = ["one_token", "tiny", "odd_head_dim", "wide_head", "large_values", "small_values", "shifted"]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("dtype", [FP32, FP16], ids=str)
+def test_authors_outputs(worker, golden, name: str, dtype: torch.dtype) -> None:
+    """The authors' float64 outputs, with the error that the eager op makes on inputs of the same type as yardstick."""
+    case, exact = _golden_case(golden, name, dtype)
+    outcome = worker(w.enqueue, case)
+    assert outcome.code == 0, outcome.messages
+    assert_close(name, outcome.outputs[0], cases.outputs_of(case, dtype)[0], exact)
+    cases.check(case, outcome.outputs)
+
+
+def test_no_positive_score_is_zero_not_nan(worker) -> None:
+    """||S|| is 0 and eps alone keeps the quotient finite."""
+    qkv = torch.cat([torch.ones(1, 40, 16), -torch.ones(1, 40, 16), torch.ones(1, 40, 16)], -1)
+    case = w.Case("NeumannAttention", {"heads": 1, "rho": 0.9, "hops": 2, "eps": cases.EPS}, [qkv], [(1, 40, 16)])
+    assert worker(w.enqueue, case).outputs[0].eq(0).all()

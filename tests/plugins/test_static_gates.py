@@ -1,0 +1,46 @@
+"""What the compiler made of the kernels: registers, shared memory, tensor cores; and the size of the library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.plugins.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def report(built) -> list[dict]:
+    """The report for SM 80 and 90; compiling for 90 takes half a minute the first time."""
+    command = [sys.executable, str(ROOT / "plugins" / "aot.py"), "--report", "--json", "--sm", "80", "90"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode in (0, 6), result.stderr
+    return json.loads(result.stdout)
+
+
+def test_gates(report) -> None:
+    assert [row for row in report if row["failures"]] == []
+
+
+def test_every_product_is_on_tensor_cores_in_its_loop(report) -> None:
+    counts = {(row["kernel"], row["sm"]): row["tensor_core_loop"] for row in report}
+    for name in ("attend", "hop", "pool", "score", "score_and_pool"):
+        assert counts[name, 80] >= 8
+        assert counts[name, 90] >= 8
+
+
+def test_streaming_kernels_copy_asynchronously(report) -> None:
+    assert all(row["async_copies"] for row in report if row["kernel"] in ("attend", "hop", "pool", "score_and_pool"))
+
+
+def test_the_gates_can_fail() -> None:
+    """Machine code with a spill and with a tensor-core instruction outside of a loop."""
+    sys.path.insert(0, str(ROOT / "plugins"))
+    from static_report import looped_tensor_core_instructions
+
+    before = "/*0010*/ HMMA.16816.F32 R0, R1, R2, R3 ;\n/*0020*/ IADD3 R0, R0, 1, RZ ;\n/*0030*/ @P0 BRA 0x20 ;"
+    inside = before.replace("0x20", "0x10")
+    assert looped_tensor_core_instructions(before) == 0
+    assert looped_tensor_core_instructions(inside) == 1
