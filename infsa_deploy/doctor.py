@@ -17,6 +17,8 @@ PACKAGES = {
     "onnx-ir": ("export, inspect", "export"),
     "onnxscript": ("export", "export"),
     "safetensors": ("export, validate", "export"),
+    "scikit-learn": ("evaluate --attention", "evaluate"),
+    "matplotlib": ("evaluate -o, explain", "evaluate"),
 }
 ORT_PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 TENSORRT_PACKAGES = {

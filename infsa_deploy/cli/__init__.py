@@ -11,7 +11,7 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "build-engine", "run", "validate", "inspect", "doctor")
+COMMANDS = ("export", "build-engine", "run", "validate", "evaluate", "explain", "inspect", "doctor")
 
 EXTRAS = {
     "torch": "export",
@@ -20,6 +20,8 @@ EXTRAS = {
     "onnxscript": "export",
     "safetensors": "export",
     "onnxruntime": "cpu",
+    "sklearn": "evaluate",
+    "matplotlib": "evaluate",
     "tensorrt_rtx": "rtx",
     "tensorrt": "gpu",
 }
