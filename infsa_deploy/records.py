@@ -463,7 +463,12 @@ def to_json(record: Any, *, indent: int | None = 2) -> str:
 
 def from_json(kind: type[R], text: str) -> R:
     """Read a record of type `kind` back; ValueError, KeyError or TypeError when the text is no such record."""
-    return typing.cast(R, _decode(kind, json.loads(text)))
+    return decode(kind, json.loads(text))
+
+
+def decode(kind: type[R], value: Any) -> R:
+    """A record of type `kind` from what JSON made of it; raises as from_json."""
+    return typing.cast(R, _decode(kind, value))
 
 
 def read_metadata(properties: Mapping[str, str], path: str | Path) -> ModelMetadata:

@@ -44,11 +44,12 @@ Batch = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to compare: images of the digits test set, images of noise, and the seed of the noise."""
+    """How much to compare: images of the digits test set, images of noise, its seed, and how many at a time."""
 
     real: int = 32
     random: int = 8
     seed: int = 0
+    batch: int = BATCH
 
     def __post_init__(self) -> None:
         if self.real < 0 or self.random < 0 or self.real + self.random == 0:
@@ -206,21 +207,21 @@ def sample_images(plan: Plan, spec: ImageSpec, dtype: str) -> Batch:
 def _inputs(plan: Plan, spec: ImageSpec, dtype: str) -> dict[str, Iterator[Batch]]:
     """Batches by kind; noise is outside the range that int8 is calibrated for, and says nothing of it."""
     counts = {"real": plan.real, "random": 0 if dtype == "int8" else plan.random}
-    batches = {"real": _real(spec, plan.real), "random": _random(spec, plan.random, plan.seed)}
+    batches = {"real": _real(spec, plan), "random": _random(spec, plan)}
     return {kind: batches[kind] for kind, count in counts.items() if count}
 
 
-def _real(spec: ImageSpec, count: int) -> Iterator[Batch]:
+def _real(spec: ImageSpec, plan: Plan) -> Iterator[Batch]:
     """Pictures of the digits test set, read as a picture file of any size would be."""
-    pictures = digits.test_set(count).images
-    for start in range(0, count, BATCH):
-        chosen = pictures[start : start + BATCH].astype(np.float32)[..., None] / 255
+    pictures = digits.test_set(plan.real).images
+    for start in range(0, plan.real, plan.batch):
+        chosen = pictures[start : start + plan.batch].astype(np.float32)[..., None] / 255
         yield np.concatenate([preprocess(picture, spec) for picture in chosen])
 
 
-def _random(spec: ImageSpec, count: int, seed: int) -> Iterator[Batch]:
+def _random(spec: ImageSpec, plan: Plan) -> Iterator[Batch]:
     """Standard normal noise, which a normalised picture resembles in scale and nothing else."""
-    generator = np.random.default_rng(seed)
-    for start in range(0, count, BATCH):
-        shape = (min(BATCH, count - start), spec.channels, spec.height, spec.width)
+    generator = np.random.default_rng(plan.seed)
+    for start in range(0, plan.random, plan.batch):
+        shape = (min(plan.batch, plan.random - start), spec.channels, spec.height, spec.width)
         yield generator.standard_normal(shape, dtype=np.float32)

@@ -11,7 +11,18 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "build-engine", "run", "validate", "evaluate", "explain", "inspect", "doctor")
+COMMANDS = (
+    "export",
+    "build-engine",
+    "run",
+    "validate",
+    "evaluate",
+    "explain",
+    "bench",
+    "report",
+    "inspect",
+    "doctor",
+)
 
 EXTRAS = {
     "torch": "export",
@@ -21,9 +32,11 @@ EXTRAS = {
     "safetensors": "export",
     "onnxruntime": "cpu",
     "sklearn": "evaluate",
-    "matplotlib": "evaluate",
     "tensorrt_rtx": "rtx",
     "tensorrt": "gpu",
+    "openvino": "peers",
+    "zeus": "energy",
+    "matplotlib": "plot",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

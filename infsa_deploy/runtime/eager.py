@@ -19,7 +19,7 @@ OUTPUT_AXES = {"logits": ("batch", "classes"), "attention": ("batch", "layers", 
 
 
 class EagerSession:
-    """A copy of `module` in `dtype`; inputs and outputs are float32 arrays, float64 for fp64.
+    """A copy of `module` in `dtype` on `device`; inputs and outputs are float32 arrays, float64 for fp64.
 
     Attributes:
         module: the reference model, image [B, C, H, W] -> logits [B, classes], or what its `output_names` name.
@@ -27,9 +27,9 @@ class EagerSession:
 
     runtime = "eager"
 
-    def __init__(self, module: nn.Module, image: ImageSpec, dtype: str = "fp32") -> None:
-        self.module = copy.deepcopy(module).eval().to(DTYPES[dtype])
-        self._dtype = DTYPES[dtype]
+    def __init__(self, module: nn.Module, image: ImageSpec, dtype: str = "fp32", device: str = "cpu") -> None:
+        self.module = copy.deepcopy(module).eval().to(device, DTYPES[dtype])
+        self._dtype, self._device = DTYPES[dtype], device
         self._wide = torch.float64 if dtype == "fp64" else torch.float32
         name = next(iter(inspect.signature(module.forward).parameters))
         shape = ("batch", image.channels, image.height, image.width)
@@ -41,11 +41,11 @@ class EagerSession:
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Run the module without gradients."""
         check_feeds(self.inputs, feeds)
-        image = torch.from_numpy(feeds[self.inputs[0].name]).to(self._dtype)
+        image = torch.from_numpy(feeds[self.inputs[0].name]).to(self._device, self._dtype)
         with torch.inference_mode():
             found = self.module(image)
         tensors = found if isinstance(found, tuple) else (found,)
-        return {info.name: t.to(self._wide).numpy() for info, t in zip(self.outputs, tensors, strict=True)}
+        return {info.name: t.to("cpu", self._wide).numpy() for info, t in zip(self.outputs, tensors, strict=True)}
 
     def close(self) -> None:
         """Drop the weights."""

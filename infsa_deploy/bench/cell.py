@@ -1,0 +1,72 @@
+"""Measuring one cell: its contenders made ready, their turns, and the rows that come of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from infsa_deploy.bench import roofline, statistics
+from infsa_deploy.bench.field import Entry, Field
+from infsa_deploy.bench.plan import CellPlan
+from infsa_deploy.bench.prepare import Bench, Preparation, Workshop
+from infsa_deploy.measurements import OK, Cell, Energy, Row, Work
+from infsa_deploy.records import decode
+
+
+def measure_cell(plan: CellPlan, bench: Bench) -> Cell:
+    """Measure `plan`; whatever happens to a contender is a row."""
+    workshop = Workshop(bench.settings)
+    preparation = Preparation(plan, bench, workshop)
+    try:
+        entries = [preparation.entry(contender) for contender in plan.contenders]
+    finally:
+        workshop.close()
+
+    def progress(phase: str) -> None:
+        bench.progress(f"{plan.title}: {phase}")
+
+    Field([entry for entry in entries if not entry.ended], bench.settings, plan.batch, progress).run(bench.energy)
+    rows = tuple(_row(entry, entries[0], plan, bench) for entry in entries)
+    return Cell(bench.run, plan.model, plan.source, plan.height, plan.width, plan.batch, preparation.tokens, rows)
+
+
+def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
+    contender = entry.contender
+    row = Row(
+        contender=contender.name,
+        about=contender.about,
+        runtime=entry.runtime or contender.runtime,
+        dtype=contender.dtype if contender.dtype != "file" else _main_type(entry.work),
+        status=OK,
+        work=entry.work,
+        file_sha256=entry.sha256,
+    )
+    predicted = (roofline.predict(entry.work, device) for device in bench.predict) if entry.work else ()
+    row = replace(row, predicted=tuple(found for found in predicted if found))
+    if entry.ended:
+        return replace(row, status=entry.ended.status, reason=entry.ended.reason)
+    warm_up = entry.warm_up
+    latency = statistics.summarise(entry.rounds, plan.batch, warm_up["calls"], warm_up["stable"])
+    base = reference if not reference.ended else None
+    base_latency = statistics.summarise(base.rounds, plan.batch, 0, True) if base else None
+    return replace(
+        row,
+        latency=latency,
+        speedup_to_eager=statistics.speedup(base_latency, latency) if base_latency else None,
+        difference_to_eager=_difference(entry, base) if base else None,
+        peak_memory_bytes=entry.peak_bytes,
+        floor=roofline.floor(entry.work, bench.ceilings, latency.p50_ms) if entry.work and bench.ceilings else None,
+        energy=decode(Energy, entry.energy) if entry.energy else None,
+        energy_reason=entry.energy_reason,
+    )
+
+
+def _difference(entry: Entry, reference: Entry) -> float | None:
+    if entry.contender.program != "reference" or not entry.logits or not reference.logits:
+        return None
+    largest = max(map(abs, reference.logits))
+    apart = max(abs(a - b) for a, b in zip(entry.logits, reference.logits, strict=True))
+    return apart / largest if largest else None
+
+
+def _main_type(work: Work | None) -> str:
+    return max(work.flops_by_type, key=lambda kind: work.flops_by_type[kind]) if work else "unknown"

@@ -1,0 +1,133 @@
+"""Contenders of one cell in their processes, taking turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from infsa_deploy.bench.child import Child, PointEnded
+from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.memory import available_bytes
+from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
+
+SETTLE_S = 0.2  # idle threads of the one before spin for a while after its last call
+SLOW_ROUNDS = 3
+
+
+@dataclass
+class Entry:
+    """A contender in a cell: what it needs, and what has been measured of it so far."""
+
+    contender: Contender
+    opening: dict[str, Any]
+    image: list[int]
+    need_bytes: int
+    work: Work | None = None
+    sha256: str | None = None
+    runtime: str = ""
+    rounds: list[list[float]] = field(default_factory=list)
+    warm_up: dict[str, Any] = field(default_factory=dict)
+    peak_bytes: int | None = None
+    logits: list[float] | None = None
+    energy: dict[str, Any] | None = None
+    energy_reason: str | None = None
+    ended: PointEnded | None = None
+    child: Child | None = None
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it takes while it waits, at most."""
+        return max(self.need_bytes, self.peak_bytes or 0)
+
+
+class Field:
+    """Runs entries in rounds. A process stays loaded between its turns as long as memory allows.
+
+    Each round starts with another contender, so that nobody always runs after the same one.
+    """
+
+    def __init__(self, entries: list[Entry], settings: Settings, batch: int, progress: Callable[[str], None]) -> None:
+        self._entries, self._settings, self._batch, self._progress = entries, settings, batch, progress
+
+    def run(self, source: EnergySource) -> None:
+        """Measure every entry that has not ended; each then has its figures, or how it ended."""
+        try:
+            for number in range(self._settings.rounds):
+                start = number % len(self._entries) if self._entries else 0
+                for entry in self._entries[start:] + self._entries[:start]:
+                    self._attempt(entry, f"round {number + 1}", partial(self._turn, number))
+            for entry in self._entries:
+                self._attempt(entry, "energy", partial(self._measure_energy, source))
+        finally:
+            for entry in self._entries:
+                self._close(entry)
+
+    def _attempt(self, entry: Entry, phase: str, step: Callable[[Entry], None]) -> None:
+        if entry.ended:
+            return
+        self._progress(f"{entry.contender.name}: {phase}")
+        try:
+            step(entry)
+        except PointEnded as ended:
+            entry.ended = ended
+            self._close(entry)
+
+    def _turn(self, number: int, entry: Entry) -> None:
+        slow = entry.warm_up.get("call_s", 0.0) > self._settings.slow_call_s
+        if slow and number >= SLOW_ROUNDS:
+            return
+        child = self._open(entry)
+        time.sleep(SETTLE_S)
+        found = child.ask("turn", seconds=self._settings.turn_s, slow_call_s=self._settings.slow_call_s)
+        entry.rounds.append(found["times_ms"])
+        if found["peak_bytes"]:
+            entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
+
+    def _measure_energy(self, source: EnergySource, entry: Entry) -> None:
+        if not self._settings.energy or source.counter is None:
+            entry.energy_reason = source.reason or "energy was not asked for"
+            return
+        try:
+            child = self._open(entry)
+            entry.energy = child.ask("measure energy", source=asdict(source), device=self._settings.device)
+        except PointEnded as ended:  # the latencies stand
+            entry.energy_reason = ended.reason
+            self._close(entry)
+
+    def _open(self, entry: Entry) -> Child:
+        """The entry's process, loaded and warm; others are closed, the longest waiting first, if memory asks for it."""
+        if entry.child:
+            return entry.child
+        limit = self._make_room(entry)
+        entry.child = child = Child(self._settings.threads, self._settings.limit_s)
+        entry.runtime = child.ask(
+            "open",
+            opening=entry.opening,
+            runtime=entry.contender.runtime,
+            batch=self._batch,
+            image=entry.image,
+            limit=limit if self._settings.device == "cpu" and entry.contender.runtime != "tensorrt" else None,
+        )
+        slow_call_s = self._settings.slow_call_s
+        warm_up = child.ask("warm up", most_calls=self._settings.warm_up_calls, slow_call_s=slow_call_s)
+        entry.warm_up = entry.warm_up or warm_up
+        if entry.logits is None:
+            entry.logits = child.ask("logits")
+        return child
+
+    def _make_room(self, entry: Entry) -> int | None:
+        waiting = [other for other in self._entries if other.child]
+        while (free := available_bytes()) is not None and free < entry.resident_bytes and waiting:
+            self._close(waiting.pop(0))
+        if free is not None and free < entry.need_bytes:
+            reason = f"it needs {entry.need_bytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free now"
+            raise PointEnded(OUT_OF_MEMORY, reason)
+        return free
+
+    def _close(self, entry: Entry) -> None:
+        if entry.child:
+            entry.child.close()
+            entry.child = None

@@ -1,0 +1,228 @@
+"""What a child process of the benchmark can be asked to do; arguments and results are plain JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infsa_deploy.bench import energy, memory
+from infsa_deploy.bench.roofline import measure_ceilings
+from infsa_deploy.bench.sessions import OPENERS, Opening, random_image
+from infsa_deploy.bench.statistics import settled
+from infsa_deploy.config import ExportConfig, ModelSource
+from infsa_deploy.errors import ModelError
+from infsa_deploy.measurements import EnergySource, Validation, Work
+from infsa_deploy.records import ModelMetadata, decode
+from infsa_deploy.runtime import Session
+from infsa_deploy.runtime.artefact import is_engine
+
+MOST_CALLS = 1000
+MOST_IMAGES = 8
+PIXELS = 2 * 1024 * 1024
+Decoded = dict[str, Any]
+
+
+class Jobs:
+    """The answers of one child, which opens at most one model."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._feeds: dict[str, Any] = {}
+        self._batch = 0
+        self._call_s = 0.0
+
+    def table(self) -> dict[str, Callable[..., Any]]:
+        """Every request by name."""
+        return {
+            "describe": describe,
+            "trace": trace,
+            "export": export,
+            "count": count,
+            "need": need,
+            "validate": validate,
+            "ceilings": ceilings,
+            "look for energy": look_for_energy,
+            "open": self.open,
+            "warm up": self.warm_up,
+            "turn": self.turn,
+            "logits": self.logits,
+            "measure energy": self.measure_energy,
+        }
+
+    def open(self, opening: Decoded, runtime: str, batch: int, image: list[int], limit: int | None) -> str:
+        """Load a model, with at most `limit` bytes; returns the name of what runs it."""
+        memory.limit_memory(limit)
+        what = Opening(**{**opening, "source": decode(ModelSource, opening["source"])})
+        self._session = OPENERS[runtime](what)
+        info = self._session.inputs[0]
+        self._feeds, self._batch = {info.name: random_image(info, batch, *image)}, batch
+        return self._session.runtime
+
+    def warm_up(self, most_calls: int, slow_call_s: float) -> Decoded:
+        """Call until latency settles; what is slow settles in the call after its first."""
+        times: list[float] = []
+        while len(times) < most_calls and not settled(times):
+            times.append(self._timed())
+            if times[-1] > slow_call_s and len(times) > 1:
+                break
+        self._call_s = times[-1]
+        memory.forget_peak()
+        return {"calls": len(times), "stable": settled(times), "call_s": self._call_s}
+
+    def turn(self, seconds: float, slow_call_s: float) -> Decoded:
+        """Times in ms of calls for `seconds`, one at least, after one that refills the caches; peak memory so far."""
+        slow = self._call_s > slow_call_s
+        if not slow:
+            self._timed()
+        times = [self._timed()]
+        while not slow and sum(times) < seconds and len(times) < MOST_CALLS:
+            times.append(self._timed())
+        return {"times_ms": [1000 * seconds for seconds in times], "peak_bytes": memory.peak_bytes()}
+
+    def logits(self) -> list[float]:
+        """Output for the first image of the batch."""
+        assert self._session
+        outputs = self._session(self._feeds)
+        return [float(value) for value in next(iter(outputs.values()))[0].astype(np.float64)]
+
+    def measure_energy(self, source: Decoded, device: str) -> Decoded:
+        """Energy of calls of the open model."""
+        found = decode(EnergySource, source)
+        return asdict(energy.measure(energy.find_counter(device), found, self._timed, self._batch))
+
+    def _timed(self) -> float:
+        assert self._session
+        start = time.perf_counter()
+        self._session(self._feeds)
+        return time.perf_counter() - start
+
+
+def images_for(height: int, width: int) -> int:
+    """How many images to calibrate or to compare on: enough to tell, fewer where one takes seconds."""
+    return min(MOST_IMAGES, max(1, PIXELS // (height * width)))
+
+
+def describe(path: str) -> Decoded:
+    """What a model file or engine says of itself, and the hash of it and its external data."""
+    return {"metadata": asdict(_metadata(Path(path))), "sha256": file_hash(Path(path))}
+
+
+def trace(source: Decoded, program: Any, batch: int) -> Decoded:
+    """What a PyTorch program needs, without running it."""
+    from infsa_deploy.bench.programs import build
+    from infsa_deploy.bench.trace_cost import trace_cost
+
+    module, image = build(decode(ModelSource, source), program)
+    return {**asdict(trace_cost(module, image, batch)), "image": [image.channels, image.height, image.width]}
+
+
+def export(source: Decoded, config: Decoded, path: str) -> str:
+    """Export a model to `path`; returns the file's hash."""
+    from infsa_deploy.export.pipeline import export_reference
+    from infsa_deploy.export.sources import load_reference
+    from infsa_deploy.runtime.calibration import ZOO, calibration_batches
+
+    reference, settings = load_reference(decode(ModelSource, source)), ExportConfig(**config)
+    batches: list[Any] = []
+    if settings.int8:
+        image = reference.image
+        batches = calibration_batches(ZOO, image, images_for(image.height, image.width))
+        batches = [batch[i : i + 1] for batch in batches for i in range(len(batch))]
+    export_reference(reference, Path(path), settings, calibration=batches)
+    return file_hash(Path(path))
+
+
+def count(path: str, batch: int, height: int, width: int) -> Decoded | None:
+    """Operations and bytes of one call of a model file; of an engine, those of the ONNX file it was built from.
+
+    None for one that works in tiles, whose loops have no count, and for an engine whose ONNX file is gone.
+    """
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    from infsa_deploy.export.dynamic_size import patch_grid
+    from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
+    from infsa_deploy.export.store import load_model
+
+    onnx_file = _onnx_file(Path(path))
+    if not onnx_file.is_file():
+        return None
+    model, metadata = load_model(onnx_file)
+    if metadata.tile_tokens:
+        return None
+    if metadata.dtype == "int8":  # the quantiser records neither types nor shapes of what it adds
+        model = ShapeInferencePass()(model).model
+    sizes = {"batch": batch, **patch_grid(replace(metadata.image, height=height, width=width))}
+    moved = count_bytes(model, sizes)
+    parts = (moved[part] for part in ("weights", "inputs", "outputs", "activations"))
+    return asdict(Work(dict(count_flops_by_type(model, sizes)), *parts))
+
+
+def need(path: str, batch: int, height: int, width: int) -> int:
+    """Bytes that a model file says one call needs; it knows of its tiles."""
+    from infsa_deploy.runtime.memory import token_count
+
+    metadata = _metadata(Path(path))
+    image = replace(metadata.image, height=height, width=width)
+    return int(metadata.memory.total_bytes(token_count(metadata.memory, image), batch))
+
+
+def validate(path: str, height: int, width: int, threads: int) -> Decoded:
+    """Compare a model file with its reference, an image at a time: passed or not, and by how much.
+
+    The bound is what eager gets wrong on the same images: on one or two it may be low by chance, so a file that
+    fails on few is compared on MOST_IMAGES.
+    """
+    from infsa_deploy.validate import Plan, validate_model
+
+    for images in dict.fromkeys((images_for(height, width), MOST_IMAGES)):
+        report = validate_model(Path(path), Plan(images, images, batch=1), threads=threads)
+        if report.passed:
+            break
+    worst = max(report.comparisons, key=lambda c: c.max_abs / c.bound if c.bound else float("inf"))
+    detail = f"largest error {worst.max_abs:.3g} on {worst.inputs} images, bound {worst.bound:.3g}"
+    return asdict(Validation(file_hash(Path(path)), report.passed, detail))
+
+
+def ceilings(run: str, threads: int, device: str, quick: bool) -> Decoded:
+    """What the device can do."""
+    return asdict(measure_ceilings(run, threads, device, quick=quick))
+
+
+def look_for_energy(device: str) -> Decoded:
+    """The energy counter of this machine, if it has one, and idle power."""
+    return asdict(energy.look_for_energy(device))
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file and of the `.data` beside it, where weights are kept apart."""
+    digest = hashlib.sha256()
+    for part in (path, path.with_name(f"{path.name}.data")):
+        if part.exists():
+            with part.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def _metadata(path: Path) -> ModelMetadata:
+    from infsa_deploy.engine.sidecar import read_sidecar
+    from infsa_deploy.export.store import load_model
+
+    if not is_engine(path):
+        return load_model(path)[1]
+    metadata = read_sidecar(path).metadata
+    if metadata is None:
+        raise ModelError(f"{path} has no reference.", "its ONNX file is not one of ours.", "export the model again.")
+    return metadata
+
+
+def _onnx_file(path: Path) -> Path:
+    from infsa_deploy.engine.sidecar import read_sidecar
+
+    return Path(read_sidecar(path).onnx) if is_engine(path) else path

@@ -1,0 +1,57 @@
+"""Memory of this machine and of this process, as Linux tells it; None where it does not."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import signal
+from pathlib import Path
+
+from infsa_deploy.runtime import memory
+
+PR_SET_PDEATHSIG = 1
+HEADROOM = 0.95  # of what is free: the rest keeps the machine alive
+
+
+def available_bytes() -> int | None:
+    """What a new process can use, with some left for the rest of the machine."""
+    free = memory.available_bytes()
+    return None if free is None else int(free * HEADROOM)
+
+
+def peak_bytes() -> int | None:
+    """Largest resident size of this process since its start, or since `forget_peak`."""
+    match = re.search(r"^VmHWM:\s+(\d+) kB", _text(Path("/proc/self/status")), re.M)
+    return int(match[1]) * 1024 if match else None
+
+
+def forget_peak() -> None:
+    """Give freed memory back, then let `peak_bytes` start from what is resident now, where the kernel can do that."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):  # another libc, or another kernel: the peak then covers loading too
+        return
+
+
+def limit_memory(limit: int | None) -> None:
+    """Make allocations past `limit` bytes fail in this process, rather than push the machine out of memory."""
+    import resource
+
+    if limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent is gone, however it ended (Linux)."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,182 @@
+"""What a contender needs before it can run: its cost traced, its file exported and validated, and room for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from infsa_deploy.bench.child import Child, PointEnded
+from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.field import Entry
+from infsa_deploy.bench.memory import available_bytes
+from infsa_deploy.bench.plan import CellPlan
+from infsa_deploy.config import ExportConfig
+from infsa_deploy.measurements import REFUSED, Ceilings, EnergySource, Settings, Validation, Work
+from infsa_deploy.records import decode
+
+
+@dataclass
+class Bench:
+    """What the cells of a run share; `validations` and what `remember` is told outlive the run."""
+
+    run: str
+    settings: Settings
+    folder: Path
+    energy: EnergySource
+    ceilings: Ceilings | None
+    predict: tuple[str, ...]
+    validations: dict[str, Validation]
+    remember: Callable[[Validation], None]
+    progress: Callable[[str], None]
+
+
+class Workshop:
+    """A child for what is done before the turns; a new one takes over when one dies."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._child: Child | None = None
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """As Child.ask."""
+        self._child = self._child or Child(self._settings.threads, self._settings.limit_s)
+        try:
+            return self._child.ask(do, **arguments)
+        except PointEnded:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child:
+            self._child.close()
+            self._child = None
+
+
+class Preparation:
+    """Makes entries: traces each program once, exports and validates each file once."""
+
+    def __init__(self, plan: CellPlan, bench: Bench, workshop: Workshop) -> None:
+        self._plan, self._bench, self._workshop = plan, bench, workshop
+        self._traces: dict[str, dict[str, Any] | PointEnded] = {}
+        self._files: dict[str, tuple[str, str] | PointEnded] = {}
+        self.tokens: int | None = None
+
+    def entry(self, contender: Contender) -> Entry:
+        """`contender` ready to run, or with how it ended before it began."""
+        settings = self._bench.settings
+        opening = {
+            "source": asdict(self._plan.source),
+            "program": contender.program,
+            "dtype": contender.dtype,
+            "path": contender.file,
+            "threads": settings.threads,
+            "device": settings.device,
+        }
+        entry = Entry(contender, opening, [], 0)
+        try:
+            self._prepare(entry)
+        except PointEnded as ended:
+            entry.ended = ended
+        return entry
+
+    def _prepare(self, entry: Entry) -> None:
+        contender = entry.contender
+        self._bench.progress(f"{self._plan.title}: {contender.name}: preparing")
+        trace = self._trace(contender)
+        entry.image, entry.work = trace["image"], decode(Work, trace["work"])
+        entry.need_bytes = trace["peak_bytes"] if contender.runtime == "eager" else _least(trace)
+        if contender.program == "reference":
+            self.tokens = trace["tokens"]
+        if contender.file:
+            size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
+            entry.need_bytes = min(entry.need_bytes, self._workshop.ask("need", path=contender.file, **size))
+        if self._bench.settings.device == "cpu":
+            _refuse_what_cannot_fit(entry.need_bytes, trace, contender)
+        if contender.export or contender.file:
+            entry.opening["path"], entry.sha256 = self._file(contender, trace)
+            size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
+            counted = self._workshop.ask("count", path=entry.opening["path"], **size)
+            entry.work = _computed_in(decode(Work, counted), contender) if counted else None
+
+    def _trace(self, contender: Contender) -> dict[str, Any]:
+        program = contender.program
+        if program not in self._traces:
+            source = asdict(self._plan.source)
+            self._traces[program] = self._kept("trace", source=source, program=program, batch=self._plan.batch)
+        found = self._traces[program]
+        if isinstance(found, PointEnded):
+            raise found
+        return found
+
+    def _file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str]:
+        key = contender.file or repr(contender.export)
+        if key not in self._files:
+            try:
+                self._files[key] = self._ready_file(contender, trace)
+            except PointEnded as ended:
+                self._files[key] = ended
+        found = self._files[key]
+        if isinstance(found, PointEnded):
+            raise found
+        return found
+
+    def _ready_file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str]:
+        if contender.file:
+            path, sha256 = contender.file, self._workshop.ask("describe", path=contender.file)["sha256"]
+        else:
+            assert isinstance(contender.export, ExportConfig)
+            path = str(self._bench.folder / f"{contender.name}.onnx")
+            source = asdict(self._plan.source)
+            sha256 = self._workshop.ask("export", source=source, config=asdict(contender.export), path=path)
+        self._validated(path, sha256, contender, trace)
+        return path, sha256
+
+    def _validated(self, path: str, sha256: str, contender: Contender, trace: dict[str, Any]) -> None:
+        """Have `validate` pass the file, unless it has before; PointEnded when it does not."""
+        known = self._bench.validations.get(sha256)
+        if known is None:
+            self._bench.progress(f"{self._plan.title}: {contender.name}: validating")
+            one = trace["peak_bytes"] // self._plan.batch
+            need = 3 * one  # an image in float64, beside the file itself
+            free = available_bytes()
+            if free is not None and need > free:
+                numbers = f"that takes {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+                raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
+            size = {"height": self._plan.height, "width": self._plan.width}
+            found = self._workshop.ask("validate", path=path, threads=self._bench.settings.threads, **size)
+            known = self._bench.validations[sha256] = decode(Validation, found)
+            self._bench.remember(known)
+        if not known.passed:
+            raise PointEnded(REFUSED, f"validate does not pass it: {known.detail}")
+
+    def _kept(self, do: str, **arguments: Any) -> dict[str, Any] | PointEnded:
+        try:
+            found: dict[str, Any] = self._workshop.ask(do, **arguments)
+            return found
+        except PointEnded as ended:
+            return ended
+
+
+def _refuse_what_cannot_fit(need: int, trace: dict[str, Any], contender: Contender) -> None:
+    free = available_bytes()
+    if free is not None and need > free:
+        shape = "x".join(map(str, trace["largest_shape"]))
+        largest = f"its largest tensor, {shape}, takes {trace['largest_bytes'] / 1e9:.1f} GB"
+        least = "" if contender.runtime == "eager" else "at least "
+        reason = f"it needs {least}{need / 1e9:.1f} GB ({largest}), and {free / 1e9:.1f} GB are free"
+        raise PointEnded(REFUSED, reason)
+
+
+def _least(trace: dict[str, Any]) -> int:
+    """What no runtime does without that keeps the largest tensor whole."""
+    return int(trace["largest_bytes"] + trace["work"]["weights_bytes"] + trace["work"]["input_bytes"])
+
+
+def _computed_in(work: Work, contender: Contender) -> Work:
+    """`work` of a float32 file in the type that the contender's runtime computes it in."""
+    if contender.runtime != "openvino" or contender.dtype == "fp32":
+        return work
+    return replace(work, flops_by_type={contender.dtype: work.flops})

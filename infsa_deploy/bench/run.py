@@ -1,0 +1,182 @@
+"""A benchmark from the request to the results file, which it extends: cells that are there are not measured again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from infsa_deploy import results_file
+from infsa_deploy.bench import contenders
+from infsa_deploy.bench.cell import measure_cell
+from infsa_deploy.bench.child import PointEnded
+from infsa_deploy.bench.datasheets import datasheet
+from infsa_deploy.bench.machine import this_machine
+from infsa_deploy.bench.plan import CellPlan, GivenFile, Size, plan_files, plan_models
+from infsa_deploy.bench.prepare import Bench, Workshop
+from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.files import check_target
+from infsa_deploy.measurements import FAILED, Ceilings, Cell, EnergySource, Machine, Run, Settings, Validation
+from infsa_deploy.records import ModelMetadata, decode
+from infsa_deploy.results_file import Results
+from infsa_deploy.version import __version__
+
+DEFAULT_MODEL = "infvit_linear_4l"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: files or models of the zoo, at sizes (default: their own) and batches.
+
+    Attributes:
+        quick: small ceilings; the rest of what makes a run quick is in `settings`.
+        predict: devices of `datasheets` to give floors for.
+        output: the results file.
+        command: what was typed, for the record.
+    """
+
+    files: tuple[Path, ...]
+    models: tuple[str, ...]
+    sizes: tuple[Size, ...]
+    batches: tuple[int, ...]
+    contenders: tuple[str, ...]
+    baselines: bool
+    settings: Settings
+    quick: bool
+    predict: tuple[str, ...]
+    output: Path
+    command: str
+
+
+def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Results:
+    """Measure what `request` asks for and the results file lacks; returns what the file then holds of it.
+
+    Args:
+        progress: called with the point in hand, cells done, and cells in all.
+
+    Raises:
+        UsageError: unknown names; a results file of another machine or other settings; a folder that is not there.
+        ModelError: a given file cannot be read.
+    """
+    for device in request.predict:
+        datasheet(device)
+    machine = this_machine()
+    known = _known(request, machine)
+    plans = _plans(request, progress)
+    missing = [plan for plan in plans if not _measured(plan, known)]
+    if missing:
+        folder = request.output.with_name(f".{request.output.name}.work")
+        folder.mkdir(exist_ok=True)
+        try:
+            bench = _begin(request, machine, known, folder, progress)
+            for plan in missing:
+                done, total = len(plans) - len(missing) + missing.index(plan), len(plans)
+                bench.progress = lambda text, done=done, total=total: progress(text, done, total)  # type: ignore[misc]
+                results_file.append(request.output, measure_cell(plan, bench))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return _of(plans, results_file.read([request.output]))
+
+
+def failures(cells: Sequence[Cell]) -> list[str]:
+    """The points that ended for a reason that is no result, such as a crash: `point: reason`."""
+    return [
+        f"{cell.model} {cell.height}x{cell.width} batch {cell.batch}, {row.contender}: {row.reason}"
+        for cell in cells
+        for row in cell.rows
+        if row.status == FAILED
+    ]
+
+
+def _known(request: Request, machine: Machine) -> Results:
+    check_target(request.output)
+    if not request.output.exists():
+        return Results((), (), (), ())
+    known = results_file.read([request.output])
+    for run in known.runs:
+        if run.machine.summary != machine.summary:
+            raise UsageError(
+                f"{request.output} holds results of another machine.", run.machine.summary, "give another file with -o."
+            )
+        if run.settings != request.settings:
+            raise UsageError(
+                f"{request.output} holds results of other settings.",
+                f"it has {run.settings}; this run has {request.settings}.",
+                "give the same options to continue, or another file with -o.",
+            )
+    return known
+
+
+def _plans(request: Request, progress: Callable[[str, int, int], None]) -> list[CellPlan]:
+    chosen = contenders.choose(request.contenders, baselines=request.baselines, files=bool(request.files))
+    workshop = Workshop(request.settings)
+
+    def own_size(source: ModelSource) -> Size:
+        progress(f"looking up the size of {source.model}", 0, 0)
+        _, height, width = _ask(workshop, "trace", source=asdict(source), program="reference", batch=1)["image"]
+        return height, width
+
+    try:
+        files = [_given(workshop, path) for path in request.files]
+        models = request.models or (() if files else (DEFAULT_MODEL,))
+        cells = plan_files(files, request.sizes, request.batches, chosen)
+        return cells + plan_models(models, request.sizes, request.batches, chosen, own_size)
+    finally:
+        workshop.close()
+
+
+def _given(workshop: Workshop, path: Path) -> GivenFile:
+    found = _ask(workshop, "describe", path=str(path))
+    return GivenFile(path, decode(ModelMetadata, found["metadata"]))
+
+
+def _ask(workshop: Workshop, do: str, **arguments: Any) -> Any:
+    try:
+        return workshop.ask(do, **arguments)
+    except PointEnded as ended:
+        raise ModelError(f"{do} failed.", ended.reason, "check the model's name or file.") from ended
+
+
+def _measured(plan: CellPlan, known: Results) -> bool:
+    """Whether the file has the cell with everyone who is now asked for; a cell is measured whole, or not at all."""
+    wanted = {contender.name for contender in plan.contenders}
+    return any(cell.key == plan.key and wanted <= {row.contender for row in cell.rows} for cell in known.cells)
+
+
+def _begin(
+    request: Request, machine: Machine, known: Results, folder: Path, progress: Callable[[str, int, int], None]
+) -> Bench:
+    """Look for energy, record the run, and measure its ceilings."""
+    settings, started = request.settings, datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    load_average = os.getloadavg()[0]
+    workshop = Workshop(settings)
+    try:
+        energy = EnergySource(None, None, None, "energy was not asked for")
+        if settings.energy:
+            progress("looking for an energy counter", 0, 0)
+            energy = decode(EnergySource, _ask(workshop, "look for energy", device=settings.device))
+        run = Run(started, request.command, __version__, machine, settings, energy, load_average)
+        results_file.append(request.output, run)
+        progress("measuring the ceilings of the machine", 0, 0)
+        asked = {"run": started, "threads": settings.threads, "device": settings.device, "quick": request.quick}
+        ceilings = decode(Ceilings, _ask(workshop, "ceilings", **asked))
+        results_file.append(request.output, ceilings)
+    finally:
+        workshop.close()
+
+    def remember(validation: Validation) -> None:
+        results_file.append(request.output, validation)
+
+    validations = {validation.sha256: validation for validation in known.validations}
+    return Bench(started, settings, folder, energy, ceilings, request.predict, validations, remember, lambda text: None)
+
+
+def _of(plans: list[CellPlan], results: Results) -> Results:
+    keys = {plan.key for plan in plans}
+    cells = tuple(cell for cell in results.cells if cell.key in keys)
+    return Results(results.runs, results.ceilings, results.validations, cells)

@@ -1,0 +1,14 @@
+"""How carefully to measure."""
+
+from __future__ import annotations
+
+from infsa_deploy.bench.machine import usable_cores
+from infsa_deploy.measurements import Settings
+
+
+def settings_for(threads: int | None, device: str, *, quick: bool, energy: bool) -> Settings:
+    """The usual settings, or short ones; threads default to every core."""
+    chosen = Settings(threads=threads or usable_cores(), device=device, energy=energy)
+    if not quick:
+        return chosen
+    return Settings(chosen.threads, device, rounds=2, turn_s=0.2, warm_up_calls=5, slow_call_s=2.0, energy=energy)

@@ -1,0 +1,62 @@
+"""From the times of calls, round by round, to what the tables show."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from infsa_deploy.measurements import Latency
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The value that `share` of `values` do not exceed, interpolated; None when there are too few to tell.
+
+    A 90th percentile needs 10 values: with fewer it is only another name for the largest.
+    """
+    if len(values) * (1 - share) < 1 - 1e-9:
+        return None
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def variation(values: Sequence[float]) -> float:
+    """Standard deviation over mean; 0 for a single value."""
+    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
+
+
+def summarise(rounds: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool) -> Latency:
+    """Latency over `rounds`, each the times in ms of one turn's calls."""
+    calls = [time for times in rounds for time in times]
+    median = statistics.median(calls)
+    return Latency(
+        calls=len(calls),
+        round_p50_ms=tuple(statistics.median(times) for times in rounds),
+        p50_ms=median,
+        p90_ms=percentile(calls, 0.9),
+        p99_ms=percentile(calls, 0.99),
+        cv=variation(calls),
+        images_per_s=1000 * batch / median,
+        warm_up_calls=warm_up_calls,
+        stable=stable,
+    )
+
+
+def speedup(reference: Latency, other: Latency) -> float:
+    """Median over the rounds that both had of the reference's time over the other's, taken in the same round.
+
+    What slows the machine for a while slows both in that round, and leaves their ratio alone.
+    """
+    pairs = zip(reference.round_p50_ms, other.round_p50_ms, strict=False)
+    return statistics.median(base / time for base, time in pairs)
+
+
+def settled(times: Sequence[float], window: int = 3, tolerance: float = 0.05) -> bool:
+    """True when the last `window` times lie within `tolerance` of their median."""
+    if len(times) < window:
+        return False
+    last = times[-window:]
+    median = statistics.median(last)
+    return max(abs(time - median) for time in last) <= tolerance * median

@@ -1,0 +1,94 @@
+"""Child processes that answer, run out of memory, hang, crash and are killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import pytest
+
+from infsa_deploy.bench.child import Child, PointEnded
+from infsa_deploy.bench.worker import serve
+from infsa_deploy.config import ModelSource
+from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT, UNSUPPORTED
+
+OPENING = {"program": "reference", "dtype": "fp32", "path": None, "threads": 1, "device": "cpu"}
+IMAGE = [3, 16, 16]
+
+
+@pytest.fixture
+def child():
+    made = Child(threads=1, limit_s=300)
+    yield made
+    made.close()
+
+
+def opening(checkpoint):
+    return {**OPENING, "source": {**ModelSource().__dict__, "weights": str(checkpoint("linear"))}}
+
+
+def test_a_model_is_opened_warmed_up_and_timed(child, checkpoint):
+    asked = {"opening": opening(checkpoint), "runtime": "eager", "image": IMAGE}
+    assert child.ask("open", batch=2, limit=None, **asked) == "eager"
+    warm_up = child.ask("warm up", most_calls=4, slow_call_s=10.0)
+    assert 3 <= warm_up["calls"] <= 4
+    turn = child.ask("turn", seconds=0.0, slow_call_s=10.0)
+    assert len(turn["times_ms"]) == 1
+    assert turn["times_ms"][0] > 0
+    assert turn["peak_bytes"] is None or turn["peak_bytes"] > 1_000_000
+    assert len(child.ask("logits")) == 5
+
+
+def test_an_allocation_that_fails_is_out_of_memory(child, checkpoint):
+    images = 4_000_000_000 // (4 * 3 * 16 * 16)
+    asked = {"opening": opening(checkpoint), "runtime": "eager", "image": IMAGE}
+    with pytest.raises(PointEnded) as caught:
+        child.ask("open", batch=images, limit=2_000_000_000, **asked)
+    assert caught.value.status == OUT_OF_MEMORY
+
+
+def test_a_batch_that_the_file_does_not_take(child, artefact):
+    what = {**OPENING, "source": ModelSource().__dict__, "path": str(artefact)}
+    child.ask("open", opening=what, runtime="onnxruntime", batch=1, image=[3, 24, 24], limit=None)
+    with pytest.raises(PointEnded) as caught:
+        child.ask("warm up", most_calls=3, slow_call_s=10.0)
+    assert caught.value.status == UNSUPPORTED
+    assert "24, 24" in caught.value.reason
+
+
+def test_the_kernels_kill_is_out_of_memory(child):
+    child._process.kill()
+    with pytest.raises(PointEnded) as caught:
+        child.ask("look for energy", device="cpu")
+    assert caught.value.status == OUT_OF_MEMORY
+    assert "signal 9" in caught.value.reason
+
+
+def test_a_crash_gives_the_last_line_it_said(child):
+    os.write(child._process.stdin.fileno(), b"no request\n")
+    with pytest.raises(PointEnded) as caught:
+        child.ask("logits")
+    assert caught.value.status == FAILED
+    assert "JSONDecodeError" in caught.value.reason
+
+
+def test_what_takes_too_long_is_ended():
+    child = Child(threads=1, limit_s=0.01)
+    with pytest.raises(PointEnded) as caught:
+        child.ask("look for energy", device="cpu")
+    assert caught.value.status == TIMEOUT
+    assert child._process.returncode is not None
+
+
+def test_endings_of_jobs_are_told_apart(tmp_path):
+    requests = [
+        {"do": "describe", "path": str(tmp_path / "missing.onnx")},
+        {"do": "turn", "seconds": 1, "slow_call_s": 1},
+        {"do": "trace", "source": {"model": "nobody"}, "program": "reference", "batch": 1},
+    ]
+    answers = io.StringIO()
+    serve(io.StringIO("".join(json.dumps(request) + "\n" for request in requests)), answers)
+    endings = [json.loads(line)["ended"] for line in answers.getvalue().splitlines()]
+    assert [status for status, _ in endings] == [UNSUPPORTED, FAILED, UNSUPPORTED]
+    assert "does not exist" in endings[0][1]

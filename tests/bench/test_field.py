@@ -1,0 +1,107 @@
+"""Taking turns: order, memory, and contenders that end."""
+
+from __future__ import annotations
+
+import pytest
+
+from infsa_deploy.bench import field
+from infsa_deploy.bench.child import PointEnded
+from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.field import Entry, Field
+from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings
+
+NO_ENERGY = EnergySource(None, None, None, "no counter")
+
+
+class Machine:
+    """Stands in for memory and for processes, and writes down who does what."""
+
+    def __init__(self, memory: int, peak: int, call_s: float = 0.1) -> None:
+        self.memory, self.peak, self.call_s = memory, peak, call_s
+        self.log: list[str] = []
+        self.loaded = 0
+
+    def available_bytes(self) -> int:
+        return self.memory - self.loaded * self.peak
+
+    def child(self, threads: int, limit_s: float) -> Child:
+        return Child(self)
+
+
+class Child:
+    def __init__(self, machine: Machine) -> None:
+        self._machine, self._name = machine, ""
+
+    def ask(self, do: str, **arguments):
+        if do == "open":
+            self._name = arguments["opening"]["name"]
+            self._machine.loaded += 1
+            if self._name == "breaks":
+                raise PointEnded(OUT_OF_MEMORY, "an allocation failed")
+        self._machine.log.append(f"{do} {self._name}")
+        answers = {
+            "open": "eager",
+            "warm up": {"calls": 3, "stable": True, "call_s": self._machine.call_s},
+            "logits": [1.0],
+            "turn": {"times_ms": [5.0], "peak_bytes": self._machine.peak},
+        }
+        return answers[do]
+
+    def close(self) -> None:
+        self._machine.loaded -= 1
+        self._machine.log.append(f"close {self._name}")
+
+
+@pytest.fixture
+def run(monkeypatch):
+    def measure(machine: Machine, names: str, rounds: int = 3, need: int = 10):
+        monkeypatch.setattr(field, "Child", machine.child)
+        monkeypatch.setattr(field, "available_bytes", machine.available_bytes)
+        monkeypatch.setattr(field, "SETTLE_S", 0.0)
+        entries = [Entry(Contender(name, "", "eager"), {"name": name}, [], need) for name in names.split()]
+        Field(entries, Settings(threads=1, rounds=rounds), 1, lambda phase: None).run(NO_ENERGY)
+        return entries, [line.removeprefix("turn ") for line in machine.log if line.startswith("turn")]
+
+    return measure
+
+
+def test_rounds_start_with_another_contender_each(run):
+    machine = Machine(memory=1000, peak=10)
+    entries, turns = run(machine, "a b c")
+    assert "".join(turns) == "abc" + "bca" + "cab"
+    assert all(len(entry.rounds) == 3 for entry in entries)
+    assert sum(line.startswith("open") for line in machine.log) == 3
+    assert machine.loaded == 0
+
+
+def test_without_room_for_all_processes_are_closed_and_opened_again(run):
+    machine = Machine(memory=25, peak=10)
+    entries, turns = run(machine, "a b c")
+    assert "".join(turns) == "abcbcacab"
+    assert sum(line.startswith("open") for line in machine.log) > 3
+    assert all(entry.ended is None for entry in entries)
+    assert machine.loaded == 0
+
+
+def test_one_that_ends_leaves_the_others_alone(run):
+    entries, turns = run(Machine(memory=1000, peak=10), "a breaks c")
+    assert entries[1].ended is not None
+    assert entries[1].ended.status == OUT_OF_MEMORY
+    assert "".join(turns) == "ac" + "ca" + "ca"
+
+
+def test_one_that_fits_nowhere_is_out_of_memory_with_the_numbers(run):
+    entries, turns = run(Machine(memory=5_000_000_000, peak=10), "a", need=9_000_000_000)
+    assert turns == []
+    assert entries[0].ended is not None
+    assert entries[0].ended.reason == "it needs 9.0 GB, and 5.0 GB are free now"
+
+
+def test_slow_contenders_have_three_rounds(run):
+    entries, _ = run(Machine(memory=1000, peak=10, call_s=60.0), "a b", rounds=5)
+    assert [len(entry.rounds) for entry in entries] == [3, 3]
+
+
+def test_no_energy_counter_is_a_reason(run):
+    entries, _ = run(Machine(memory=1000, peak=10), "a")
+    assert entries[0].energy_reason == "no counter"

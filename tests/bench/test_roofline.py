@@ -1,0 +1,64 @@
+"""Floors from ceilings, by hand; and ceilings measured here, as far as they can be checked without a clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from infsa_deploy.bench import datasheets, roofline
+from infsa_deploy.errors import UsageError
+from infsa_deploy.measurements import Ceilings, Work
+
+CEILINGS = Ceilings("run", {"fp32": 100e9, "int8": 400e9}, 20e9, {})
+
+
+def work(flops: dict[str, int], weights: int = 0, activations: int | None = None) -> Work:
+    return Work(flops, weights, 1000, 1000, activations)
+
+
+def test_bound_by_products():
+    floor = roofline.floor(work({"fp32": 50_000_000_000}, weights=1_000_000), CEILINGS, latency_ms=750)
+    assert floor is not None
+    assert (floor.bound, floor.floor_ms, floor.achieved_over_floor) == ("compute", 500.0, 1.5)
+
+
+def test_types_add_up():
+    floor = roofline.floor(work({"fp32": 10_000_000_000, "int8": 40_000_000_000}), CEILINGS, latency_ms=200)
+    assert floor is not None
+    assert floor.floor_ms == pytest.approx(100 + 100)
+
+
+def test_bound_by_bytes():
+    floor = roofline.floor(work({"fp32": 1000}, weights=2_000_000_000 - 2000), CEILINGS, latency_ms=300)
+    assert floor is not None
+    assert (floor.bound, floor.floor_ms) == ("memory", 100.0)
+
+
+def test_activations_may_stay_in_cache():
+    with_them = roofline.floor(work({"fp32": 1000}, 10_000, 10**12), CEILINGS, 1.0)
+    without = roofline.floor(work({"fp32": 1000}, 10_000, None), CEILINGS, 1.0)
+    assert with_them == without
+
+
+def test_no_floor_without_a_measured_rate():
+    assert roofline.floor(work({"fp16": 1000}), CEILINGS, 1.0) is None
+
+
+def test_predictions_are_of_the_datasheet():
+    found = roofline.predict(work({"fp16": 312_000_000_000}), "a100-40gb")
+    assert found is not None
+    assert (found.device, found.predicted_floor_ms, found.bound) == ("a100-40gb", pytest.approx(1.0), "compute")
+    with pytest.raises(UsageError, match="v100"):
+        roofline.predict(work({"fp16": 1}), "v100")
+
+
+def test_every_datasheet_has_a_source_and_every_type():
+    for sheet in datasheets.DATASHEETS.values():
+        assert sheet.source
+        assert set(sheet.flops_per_s) == {"fp32", "fp16", "bf16", "int8"}
+
+
+def test_ceilings_of_this_machine():
+    found = roofline.measure_ceilings("run", threads=1, device="cpu", quick=True)
+    assert set(found.flops_per_s) == {"fp32", "bf16", "int8"}
+    assert set(found.method) == {*found.flops_per_s, "copy"}
+    assert all(rate > 0 for rate in (*found.flops_per_s.values(), found.bytes_per_s))

@@ -1,0 +1,122 @@
+"""The report says what was measured, all of it, and stands alone."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from infsa_deploy.errors import ModelError
+from infsa_deploy.report import paper, tables
+from infsa_deploy.report.render import to_html, to_markdown
+from infsa_deploy.report.write import compose, write_report
+
+pytest.importorskip("matplotlib", reason="needs the extra `plot` (matplotlib), which is not installed")
+
+COMMAND = "infsa-deploy bench --model infvit_linear_4l --sweep 224:1024"
+
+
+@pytest.fixture
+def report(written, tmp_path):
+    paths = write_report([written], tmp_path / "report")
+    return {path.name: path for path in paths}
+
+
+def test_every_figure_is_there(report):
+    curves = {f"{what}_infvit_linear_4l_batch1.png" for what in ("throughput", "latency", "energy", "memory")}
+    bars = {"speedup_infvit_linear_4l_batch1.png", "roofline_infvit_linear_4l_batch1.png"}
+    assert set(report) == {"report.md", "report.html"} | curves | bars
+    assert all(report[name].read_bytes()[:4] == b"\x89PNG" for name in curves | bars)
+
+
+def test_markdown_tells_machine_command_figures_and_reasons(report):
+    text = report["report.md"].read_text()
+    assert COMMAND in text
+    assert "Imaginary CPU" in text
+    assert "softmax: refused: it needs 99.0 GB, and 7.0 GB are free" in text
+    assert "| eager | 98.5 | 123.1 | - | 3.4% |" in text
+    for name in report:
+        assert name.startswith("report.") or f"]({name})" in text
+    widths = [{line.count("|") for line in block.splitlines()} for block in re.findall(r"(?:^\|.*\n)+", text, re.M)]
+    assert all(len(width) == 1 for width in widths)
+
+
+class Links(HTMLParser):
+    """Everything a page would load, and whether its elements are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_no_other_file(report):
+    page = report["report.html"].read_text()
+    links = Links()
+    links.feed(page)
+    assert links.open == []
+    assert len(links.sources) == 6
+    assert all(source.startswith("data:image/png;base64,") for source in links.sources)
+    assert "url(" not in page
+    assert "about ours &lt;b&gt;" in page
+
+
+def test_every_figure_names_its_command_and_machine(results, tmp_path):
+    sections = compose(results, tmp_path).sections
+    figures = [figure for section in sections for figure in section.figures]
+    assert len(figures) == 6
+    assert all(COMMAND in figure.origin and "Imaginary CPU" in figure.origin for figure in figures)
+
+
+def test_time_per_token_against_size(results):
+    table = tables.scaling_table(results.cells)
+    assert table.headings == ("us a token", "224x224", "512x512", "1024x1024")
+    assert table.rows[0] == ("eager", "500", "500", "500")
+    assert table.rows[1] == ("softmax", "900", "900", "refused")
+
+
+def test_predictions_are_a_table_of_their_own(results):
+    table = tables.prediction_table(results.cells[2])
+    assert table is not None
+    assert table.headings == ("contender", "predicted floor, a100-40gb, ms")
+    assert table.rows[0] == ("eager", "0.25 (memory)")
+    assert table.rows[1] == ("softmax", "-")
+    assert not any("predicted" in heading for heading in tables.HEADINGS)
+
+
+def test_the_papers_figures_stand_beside_the_same_device_and_work_only(results, on_an_a100, tmp_path):
+    for found, sizes in ((results, []), (on_an_a100, [1024])):
+        shown = [cell.height for cell in found.cells if paper.beside(cell, found.runs[0].machine)]
+        assert shown == sizes
+    assert "231" in to_markdown(compose(on_an_a100, tmp_path))
+    assert "0.87" in to_html(compose(on_an_a100, tmp_path), tmp_path)
+
+
+def test_what_was_not_measured_is_a_dash(results):
+    rows = tables.cell_table(results.cells[2]).rows
+    assert rows[1][:2] == ("softmax", "refused")
+    assert set(rows[1][2:]) == {"-"}
+    assert "0" not in rows[1]
+
+
+def test_without_cells_there_is_no_report(written, tmp_path):
+    written.write_bytes(written.read_bytes().split(b"\n")[0] + b"\n")
+    with pytest.raises(ModelError, match="no measurements"):
+        write_report([written], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_lines_differ_without_colour():
+    from infsa_deploy.report.figures import COLOURS, DASHES, HATCHES, MARKERS
+
+    assert len({(MARKERS[i % len(MARKERS)], str(DASHES[i % len(DASHES)])) for i in range(len(COLOURS))}) == len(COLOURS)
+    assert len(set(HATCHES)) == len(COLOURS)
