@@ -160,12 +160,14 @@ def test_no_torch_is_needed(folder, tiny, tmp_path):
         assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(("package", "command"), [("sklearn", "evaluate"), ("matplotlib", "explain")])
-def test_a_missing_package_says_what_to_install(package, command, folder, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("package", "command", "extra"), [("sklearn", "evaluate", "evaluate"), ("matplotlib", "explain", "plot")]
+)
+def test_a_missing_package_says_what_to_install(package, command, extra, folder, tiny, tmp_path):
     model = write(tiny("linear"), tmp_path / "m.onnx", attention_maps=True)
     script = f"import sys\nsys.modules[{package!r}] = None\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
     given = {"evaluate": ["--data", str(folder), "--boxes", str(tmp_path / "boxes"), "--attention"]}
     arguments = [command, str(model), *given.get(command, [str(folder / "a" / "0.png"), "-o", str(tmp_path / "x")])]
     ended = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, env=paths())
     assert ended.returncode == 3, ended.stderr
-    assert "pip install 'infsa-deploy[evaluate]'" in ended.stderr
+    assert f"pip install 'infsa-deploy[{extra}]'" in ended.stderr
