@@ -60,6 +60,7 @@ class ExportConfig:
         dtype: type of weights and activations, one of DTYPES.
         int8: quantise matrix products, `dynamic` (for CPUs) or `static` (for engines), or None.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
+        attention_maps: add the output `attention` [B, L, H, h, w], one map of the patch grid a layer and head.
     """
 
     fold: bool = True
@@ -69,6 +70,7 @@ class ExportConfig:
     dtype: Dtype = "fp32"
     int8: Int8 | None = None
     keep_io: bool = True
+    attention_maps: bool = False
 
     def __post_init__(self) -> None:
         if self.tile_tokens and (self.int8 or self.dtype != "fp32"):

@@ -17,7 +17,8 @@ PACKAGES = {
     "onnx-ir": ("export, inspect", "export"),
     "onnxscript": ("export", "export"),
     "safetensors": ("export, validate", "export"),
-    "matplotlib": ("report", "plot"),
+    "scikit-learn": ("evaluate --attention", "evaluate"),
+    "matplotlib": ("evaluate -o, explain, report", "plot"),
     "zeus": ("bench, for energy", "energy"),
     "openvino": ("bench, as a peer", "peers"),
 }

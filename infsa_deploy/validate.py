@@ -4,7 +4,8 @@ The yardstick is the reference in float64. How wrong a correct program may be is
 model, run eagerly in the artefact's own precision, gets wrong: an output passes when its largest error is at most
 twice that, plus one unit in the last place of the largest output (below which two correct programs may round
 apart). For int8, which has no eager run, the error measured on the calibration images and recorded in the model
-takes its place.
+takes its place; it was measured on the logits, so attention maps are not compared: `evaluate --attention` measures
+what int8 does to them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torch import nn
 
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export.deployable import to_deployable
+from infsa_deploy.export.attention_maps import with_attention_maps
+from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
 from infsa_deploy.runtime import Session
@@ -82,7 +84,9 @@ def validate_model(
     reference = rebuild_reference(metadata, weights, module)
     check_same_weights(reference, metadata, path)
     comparisons: list[OutputComparison] = []
+    maps = any(info.name == "attention" for info in candidate.outputs)
     for model, image in _at_sizes(reference.module, metadata.image):
+        model = with_attention_maps(to_reference(model), reference) if maps else model
         exact = EagerSession(model, image, "fp64")
         yardstick = _yardstick(model, image, metadata.dtype)
         for kind, batches in _inputs(plan, image, metadata.dtype).items():
@@ -152,7 +156,8 @@ def _compare(
     candidate: ModelSession,
     metadata: ModelMetadata,
 ) -> Iterator[OutputComparison]:
-    outputs: dict[str, list[tuple[Any, Any, Any]]] = {info.name: [] for info in candidate.outputs}
+    names = [info.name for info in candidate.outputs if metadata.dtype != "int8" or info.name == "logits"]
+    outputs: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in names}
     for batch in batches:
         ran = (_run(exact, batch), _run(yardstick, batch), call_in_pieces(candidate, batch))
         for name, kept in outputs.items():

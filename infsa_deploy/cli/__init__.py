@@ -11,7 +11,18 @@ import click
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.version import __version__
 
-COMMANDS = ("export", "build-engine", "run", "validate", "bench", "report", "inspect", "doctor")
+COMMANDS = (
+    "export",
+    "build-engine",
+    "run",
+    "validate",
+    "evaluate",
+    "explain",
+    "bench",
+    "report",
+    "inspect",
+    "doctor",
+)
 
 EXTRAS = {
     "torch": "export",
@@ -20,6 +31,7 @@ EXTRAS = {
     "onnxscript": "export",
     "safetensors": "export",
     "onnxruntime": "cpu",
+    "sklearn": "evaluate",
     "tensorrt_rtx": "rtx",
     "tensorrt": "gpu",
     "openvino": "peers",

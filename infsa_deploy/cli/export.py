@@ -31,6 +31,7 @@ from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, Int8, Mod
 @click.option("--calibration", help="Folder of images, or zoo: ranges for static int8 (engines).")
 @click.option("--low-precision-io", is_flag=True, help="Narrow the model's inputs and outputs too.")
 @click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with.")
+@click.option("--attention-maps", is_flag=True, help="Second output: what each layer and head looks at.")
 @click.option("-o", "--output", type=FILE, help="ONNX file to write (default: artifacts/NAME.onnx).")
 @json_option
 def command(
@@ -46,6 +47,7 @@ def command(
     calibration: str | None,
     low_precision_io: bool,
     no_fold: bool,
+    attention_maps: bool,
     output: Path | None,
     as_json: bool,
     **source: Any,
@@ -66,7 +68,9 @@ def command(
     if not (weights or source["model"] or source["module"]):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     kind: Int8 | None = None if not int8 else "static" if calibration else "dynamic"
-    config = ExportConfig(not no_fold, batch, dynamic_size, tile_tokens, dtype, kind, keep_io=not low_precision_io)
+    config = ExportConfig(
+        not no_fold, batch, dynamic_size, tile_tokens, dtype, kind, not low_precision_io, attention_maps
+    )
     with Console(stderr=True).status("building the model") as status:
         origin = ModelSource(weights=str(weights.resolve()) if weights else None, **source)
         reference = relabelled(load_reference(origin), classes, mean, std)

@@ -61,15 +61,24 @@ class FoldedLinearAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, N, E = x.shape
-        pooled, mass = torch.ops.infsa.energy_pool(self.q_proj(x), x, self.heads, EPS)  # [B H E], [B H]
+        pooled, mass, _ = self._pool(x)
+        value = self._project(pooled, mass, self.wv, self.bv)  # H B D
+        y: Tensor = self.out_proj(value.transpose(0, 1).reshape(B, 1, -1))  # B 1 E
+        return y.expand(B, N, E) if self.broadcast else y
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        """The centrality of each token, [B, N, E] -> [B, H, N]: nothing but another output of the last pooling."""
+        return self._pool(x)[2]
+
+    def _pool(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pool the tokens by centrality: [B, N, E] -> pooled [B, H, E], mass [B, H], centrality [B, H, N]."""
+        pooled, mass = torch.ops.infsa.energy_pool(self.q_proj(x), x, self.heads, EPS)
         for _ in range(self.power_iterations):
             q_bar = self._project(pooled, mass, self.wq, self.bq)  # H B D
             u = (q_bar @ self.wk).transpose(0, 1)  # B H E
             c = (q_bar @ self.bk).squeeze(-1).transpose(0, 1)  # B H
-            pooled, mass, _ = torch.ops.infsa.centrality_pool(x, u, c, EPS)
-        value = self._project(pooled, mass, self.wv, self.bv)  # H B D
-        y: Tensor = self.out_proj(value.transpose(0, 1).reshape(B, 1, -1))  # B 1 E
-        return y.expand(B, N, E) if self.broadcast else y
+            pooled, mass, centrality = torch.ops.infsa.centrality_pool(x, u, c, EPS)
+        return pooled, mass, centrality
 
     @staticmethod
     def _project(pooled: Tensor, mass: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -101,6 +110,19 @@ class PackedPureAttention(nn.Module):
         qkv = F.linear(x, self.qkv_weight, self.qkv_bias)  # B N 3HD
         y: Tensor = self.out_proj(torch.ops.infsa.neumann_attention(qkv, self.heads, self.rho, self.hops, EPS))
         return y
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        """The column sums of the series, scaled to sum to 1: [B, N, E] -> [B, H, N].
+
+        Exchanging q and k transposes the affinity, and values of 1 sum its rows: a second call of the same op, as
+        large as the first, and no N x N matrix. All D columns of a head's result are alike.
+        """
+        q, k, v = F.linear(x, self.qkv_weight, self.qkv_bias).chunk(3, dim=-1)
+        exchanged = torch.cat([k, q, torch.ones_like(v)], dim=-1)
+        sums = torch.ops.infsa.neumann_attention(exchanged, self.heads, self.rho, self.hops, EPS)
+        given = sums.unflatten(-1, (self.heads, -1))[..., 0].transpose(1, 2)  # B H N
+        shares: Tensor = given / (given.sum(dim=-1, keepdim=True) + EPS)
+        return shares
 
 
 class SelfAttentionAdapter(nn.Module):

@@ -28,6 +28,8 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append("tiled")
     if not config.fold:
         parts.append("reference")
+    if config.attention_maps:
+        parts.append("maps")
     if config.dtype != "fp32":
         parts.append(config.dtype)
     if config.int8:

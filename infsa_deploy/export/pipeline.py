@@ -11,8 +11,9 @@ from infsa_models.checkpoint import weights_hash
 from torch import nn
 
 from infsa_deploy.config import ExportConfig, ModelSource
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
+from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.graph_memory import memory_need
@@ -113,6 +114,9 @@ def _export(
     check_target(path)
     progress("tracing")
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
+    if config.attention_maps:
+        _check_maps_possible(examples, config)
+        module = with_attention_maps(module, reference)
     if config.dynamic_size:
         model, image = trace_dynamic_size(module, reference.image, config.static_batch)
     else:
@@ -146,3 +150,18 @@ def _export(
     progress(f"writing {path}")
     save_model(model, metadata, path)
     return ExportReport(str(path), metadata, precision, quantization)
+
+
+def _check_maps_possible(examples: Sequence[torch.Tensor], config: ExportConfig) -> None:
+    if config.dynamic_size:
+        raise UsageError(
+            "attention maps are not added to a model of any size.",
+            "they lie on one grid of patches.",
+            "export it once for each --image-size, or without --attention-maps.",
+        )
+    if len(examples) != 1:
+        raise UsageError(
+            f"attention maps are not added to a model of {len(examples)} inputs.",
+            "they lie on the patches of one image.",
+            "export without attention maps.",
+        )

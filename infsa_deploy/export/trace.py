@@ -31,8 +31,9 @@ def trace(
 ) -> ir.Model:
     """Trace `module` on `example_inputs` (the first axis of each is the batch).
 
-    Inputs are named after the parameters of `forward`; a single output is named `logits`. The batch axis is free
-    unless `static_batch` is given; `free_axes` are further free axes of the first input.
+    Inputs are named after the parameters of `forward`; outputs by the module's `output_names` if it has any, else
+    a single output is named `logits`. The batch axis is free unless `static_batch` is given; `free_axes` are further
+    free axes of the first input.
 
     Raises:
         ModelError: torch.export or the ONNX conversion cannot handle the module.
@@ -64,8 +65,10 @@ def trace(
         ) from error
     assert program is not None
     model = program.model
-    if len(model.graph.outputs) == 1:
-        model.graph.outputs[0].name = "logits"
+    default = ("logits",) if len(model.graph.outputs) == 1 else ()
+    names_out = getattr(module, "output_names", default)
+    for output, name in zip(model.graph.outputs, names_out, strict=bool(names_out)):
+        output.name = name
     return model
 
 

@@ -52,14 +52,15 @@ def classify(
         if fixed and len(paths) < fixed:
             pixels = np.concatenate([pixels, np.repeat(pixels[-1:], fixed - len(paths), axis=0)])
         logits = session({model_input.name: pixels})["logits"][: len(paths)].astype(np.float64)
-        for path, scores in zip(paths, _softmax(logits), strict=True):
+        for path, scores in zip(paths, softmax(logits), strict=True):
             best = np.argsort(-scores, kind="stable")[:top]
             names = tuple(classes[index] for index in best)
             predictions.append(Prediction(str(path), names, tuple(float(scores[index]) for index in best)))
     return predictions
 
 
-def _softmax(logits: Logits) -> Logits:
+def softmax(logits: Logits) -> Logits:
+    """Probabilities [B, classes] from logits."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     normalised: Logits = powers / powers.sum(axis=1, keepdims=True)
     return normalised

@@ -68,6 +68,17 @@ def at_own_size(shape: Sequence[int], spec: ImageSpec) -> ImageSpec:
     return replace(spec, height=height, width=width)
 
 
+def crop_box(height: int, width: int, spec: ImageSpec) -> tuple[float, float, float, float]:
+    """The part of a picture that the model sees: left, top, right, bottom in its pixels.
+
+    Centred, of the model's proportions, and as large as the picture allows, times crop_fraction.
+    """
+    scale = max(spec.height / height, spec.width / width) / spec.crop_fraction
+    box_height, box_width = min(height, spec.height / scale), min(width, spec.width / scale)
+    left, top = (width - box_width) / 2, (height - box_height) / 2
+    return left, top, left + box_width, top + box_height
+
+
 def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
     """Read and preprocess images of one size to a [B, channels, height, width] float32 array."""
     return np.concatenate([preprocess(read_image(path), spec) for path in paths])
@@ -157,14 +168,10 @@ def _with_channels(pixels: Pixels, channels: int) -> Pixels:
 
 
 def _cover_and_crop(pixels: Pixels, spec: ImageSpec) -> Pixels:
-    """Resample the centred box that, at one scale for both axes, fills the target times crop_fraction."""
     height, width, _ = pixels.shape
-    scale = max(spec.height / height, spec.width / width) / spec.crop_fraction
-    if scale == 1 and (height, width) == (spec.height, spec.width):
+    box = crop_box(height, width, spec)
+    if box == (0, 0, width, height) and (height, width) == (spec.height, spec.width):
         return pixels
-    box_height, box_width = min(height, spec.height / scale), min(width, spec.width / scale)
-    left, top = (width - box_width) / 2, (height - box_height) / 2
-    box = (left, top, left + box_width, top + box_height)
     return np.stack([_resample(pixels[:, :, c], spec, box) for c in range(pixels.shape[2])], axis=2)
 
 

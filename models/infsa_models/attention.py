@@ -46,6 +46,18 @@ def pure_attention(q: Tensor, k: Tensor, v: Tensor, rho: Tensor | float, hops: H
     return y
 
 
+def pure_centrality(q: Tensor, k: Tensor, rho: Tensor | float, hops: Hops = 1, eps: float = EPS) -> Tensor:
+    """How much each token gives to all others: the column sums of `Σ rho^t Â^t`, scaled to sum to 1 (but for eps).
+
+    Exchanging q and k transposes Â, so these are the outputs of pure attention when every value is 1.
+
+    Args: q, k: [B, H, N, D]. rho, hops: as pure_attention.
+    Returns: [B, H, N].
+    """
+    given = pure_attention(k, q, torch.ones_like(q[..., :1]), rho, hops, eps)  # [B, H, N, 1]
+    return _normalised(given.squeeze(-1), eps)
+
+
 def _frobenius_norm(matrix: Tensor) -> Tensor:
     """[..., N, N] -> [..., 1, 1]; the norm of the row norms, as one float32 sum of N² terms loses digits."""
     rows = torch.linalg.vector_norm(matrix, dim=-1, keepdim=True)
@@ -73,23 +85,40 @@ def linear_attention(
     Returns: [B, H, 1, D] in the dtype of v.
     Raises: UsageError for power_iterations below 1.
     """
-    check_power_iterations(power_iterations)
-    q, k = q * q.shape[-1] ** -0.5, k * k.shape[-1] ** -0.5
-    weights = _normalised(torch.linalg.vector_norm(q, dim=-1, keepdim=True), eps)  # [B, H, N, 1]
-    for _ in range(power_iterations):
-        mean_query = weights.transpose(-2, -1) @ q  # [B, H, 1, D]
-        weights = _normalised(torch.relu(k @ mean_query.transpose(-2, -1)), eps)
-    pooled: Tensor = weights.transpose(-2, -1) @ v  # [B, H, 1, D]
+    weights = linear_centrality(q, k, power_iterations, eps)
+    pooled: Tensor = weights.unsqueeze(-2) @ v  # [B, H, 1, D]
     return rho * pooled
 
 
+def linear_centrality(q: Tensor, k: Tensor, power_iterations: int = 1, eps: float = EPS) -> Tensor:
+    """The weights by which linear attention pools the values; they sum to 1, but for eps.
+
+    Args: q, k: [B, H, N, D]. power_iterations: >= 1.
+    Returns: [B, H, N].
+    Raises: UsageError for power_iterations below 1.
+    """
+    check_power_iterations(power_iterations)
+    q, k = q * q.shape[-1] ** -0.5, k * k.shape[-1] ** -0.5
+    weights = _normalised(torch.linalg.vector_norm(q, dim=-1), eps)  # [B, H, N]
+    for _ in range(power_iterations):
+        mean_query = weights.unsqueeze(-2) @ q  # [B, H, 1, D]
+        weights = _normalised(torch.relu(mean_query @ k.transpose(-2, -1)).squeeze(-2), eps)
+    return weights
+
+
 def _normalised(scores: Tensor, eps: float) -> Tensor:
-    return scores / (scores.sum(dim=-2, keepdim=True) + eps)
+    return scores / (scores.sum(dim=-1, keepdim=True) + eps)
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Standard attention, `softmax(q kᵀ / √D) v`: the baseline. All tensors [B, H, N, D]."""
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def class_token_row(q: Tensor, k: Tensor) -> Tensor:
+    """What the first token attends to: the first row of `softmax(q kᵀ / √D)`; q, k: [B, H, N, D] -> [B, H, N]."""
+    first = q[..., :1, :] * q.shape[-1] ** -0.5
+    return torch.softmax(first @ k.transpose(-2, -1), dim=-1).squeeze(-2)
 
 
 def hops_for_tolerance(rho: float, tol: float = 1e-6) -> int:
@@ -125,12 +154,22 @@ class _ProjectedAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def _weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
     def forward(self, x: Tensor) -> Tensor:
         """Attend among the tokens of x: [B, N, E] -> [B, N, E], same dtype."""
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         merged = self._attend(q, k, v).transpose(-3, -2).flatten(-2)  # [B, N or 1, E]
         y: Tensor = self.out_proj(merged)
         return y.expand_as(x)
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        """How much each token of x counts, head by head: [B, N, E] -> [B, H, N], the class token included.
+
+        pure: pure_centrality. linear: linear_centrality. softmax: class_token_row.
+        """
+        return self._weigh(self._heads(self.q_proj(x)), self._heads(self.k_proj(x)))
 
 
 class InfSAAttention(_ProjectedAttention):
@@ -157,6 +196,11 @@ class InfSAAttention(_ProjectedAttention):
             return pure_attention(q, k, v, rho, self.hops)
         return linear_attention(q, k, v, rho, self.power_iterations)
 
+    def _weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.variant == "pure":
+            return pure_centrality(q, k, torch.sigmoid(self.rho_logit), self.hops)
+        return linear_centrality(q, k, self.power_iterations)
+
 
 class SoftmaxAttention(_ProjectedAttention):
     """Standard multi-head self-attention with the same projections, as the baseline."""
@@ -165,6 +209,9 @@ class SoftmaxAttention(_ProjectedAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return softmax_attention(q, k, v)
+
+    def _weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        return class_token_row(q, k)
 
 
 def check_variant(variant: str, known: tuple[str, ...] = VARIANTS) -> None:

@@ -36,6 +36,13 @@ def test_peak_of_a_known_graph(tiny, export):
     )
 
 
+def test_a_batch_merged_with_heads_is_counted(tiny, export):
+    """softmax attention transposes its keys as [batch * heads, N, D], an axis that shape inference leaves unnamed."""
+    _, model = export(tiny("softmax"))
+    one, nine = (peak_activation_bytes(model, {"batch": batch}) for batch in (1, 9))
+    assert nine == pytest.approx(9 * one, abs=9 * 64)
+
+
 @pytest.mark.parametrize("variant", ["linear", "pure"])
 def test_a_free_size_is_a_polynomial_in_tokens(variant, tiny, export):
     path, model = export(tiny(variant), dynamic_size=True)
