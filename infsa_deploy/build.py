@@ -11,8 +11,8 @@ from typing import Literal
 from infsa_deploy.config import EngineConfig, Precision
 from infsa_deploy.engine.build import Listener, Origin, build_engine, forecast_engine
 from infsa_deploy.engine.onnx_file import read_onnx
+from infsa_deploy.engine_records import EngineForecast, EngineRecord
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import EngineForecast, EngineRecord
 
 ARTIFACTS = Path("artifacts")
 LOW_TYPES: dict[str, Literal["fp16", "bf16"]] = {"fp16": "fp16", "bf16": "bf16", "int8": "fp16"}

@@ -253,6 +253,8 @@ class GraphSummary:
         flops: floating-point operations of MatMul, Gemm, Conv and the custom ops (a multiply-add is 2); None for a
             graph that works in tiles, which does not record the shapes of a round.
         flops_by_op: the same, by op type.
+        bytes_moved: bytes that a run reads and writes at least, by weights, inputs, activations and outputs; None
+            likewise.
     """
 
     model: str
@@ -265,143 +267,8 @@ class GraphSummary:
     weights_bytes: int
     flops: int | None
     flops_by_op: Mapping[str, int]
+    bytes_moved: Mapping[str, int] | None
     metadata: ModelMetadata
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU: its name, architecture (`sm80`) and memory."""
-
-    name: str
-    sm: str
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
-class TensorProfile:
-    """An engine's input or output and, for an input, the shapes the engine takes.
-
-    Attributes:
-        dtype: NumPy's name of the type, or `bfloat16`.
-        shape: one size an axis, -1 where it is free.
-        minimum, optimum, maximum: smallest, best-served and largest shape; None for an output.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    minimum: tuple[int, ...] | None = None
-    optimum: tuple[int, ...] | None = None
-    maximum: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class PrecisionFound:
-    """The types of an engine's layers.
-
-    Attributes:
-        asked: `fp16`, `bf16`, `int8`, or None for the model's own.
-        products: matrix products and convolutions with weights, by the type they multiply in.
-        layers_percent: per cent of layers that compute, by type.
-        kept_fp32: why, by node name, for each node that was left in fp32.
-    """
-
-    asked: str | None
-    products: Mapping[str, int]
-    layers_percent: Mapping[str, float]
-    kept_fp32: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class PluginUse:
-    """How an engine runs the model's custom ops.
-
-    Attributes:
-        mode: `plugins`, `bodies` (built from the function bodies), or `none` (no custom ops in the model).
-        library: file name of the plugin library.
-        sha256: its hash.
-        embedded: whether the plan holds the library.
-        layers: plugin layers by `namespace::op::version`.
-        proof: what they were counted in: `engine`, or `network and plan` where an engine cannot be opened.
-    """
-
-    mode: str
-    library: str | None
-    sha256: str | None
-    embedded: bool
-    layers: Mapping[str, int]
-    proof: str | None
-
-
-@dataclass(frozen=True)
-class EngineForecast:
-    """What `--dry-run` finds: everything about an engine but the engine.
-
-    Attributes:
-        activation_bytes_predicted: memory for activations at the largest shapes, from the graph; None where a shape
-            cannot be inferred.
-        weights_bytes: size of the weights in the graph.
-    """
-
-    model: str
-    flavour: str
-    flavour_version: str
-    targets: tuple[str, ...]
-    inputs: Mapping[str, TensorProfile]
-    outputs: Mapping[str, TensorProfile]
-    precision: PrecisionFound
-    plugins: PluginUse
-    activation_bytes_predicted: int | None
-    weights_bytes: int
-
-
-@dataclass(frozen=True)
-class EngineRecord:
-    """The sidecar of an engine: what it is, what it was built from, and where it runs.
-
-    Attributes:
-        targets: GPU architectures it was built for.
-        built_on: the GPU of the machine that built it, or None.
-        options: builder options other than the defaults.
-        timing_cache_sha256: hash of the timing cache as written back, or None.
-        activation_bytes_predicted: see EngineForecast.
-        activation_bytes: what the builder reported, or None where it did not.
-        metadata: the model's own, or None for an ONNX file from elsewhere.
-    """
-
-    tool_version: str
-    flavour: str
-    flavour_version: str
-    targets: tuple[str, ...]
-    built_on: Gpu | None
-    engine_sha256: str
-    engine_bytes: int
-    onnx: str
-    onnx_sha256: str
-    inputs: Mapping[str, TensorProfile]
-    outputs: Mapping[str, TensorProfile]
-    precision: PrecisionFound
-    plugins: PluginUse
-    options: Mapping[str, Any]
-    timing_cache_sha256: str | None
-    build_s: float
-    activation_bytes_predicted: int | None
-    activation_bytes: int | None
-    metadata: ModelMetadata | None
-
-
-@dataclass(frozen=True)
-class EngineInspection:
-    """An engine's sidecar and, where a GPU can open the engine, what TensorRT says of it.
-
-    Attributes:
-        layers: number of layers by kind, and `unopened` the reason where there is none.
-        device_memory_bytes: memory a context needs on the device.
-    """
-
-    engine: EngineRecord
-    layers: Mapping[str, int] | None
-    device_memory_bytes: int | None
-    unopened: str | None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported, which any import of torch may do
 
 import numpy as np
 import onnx_ir as ir

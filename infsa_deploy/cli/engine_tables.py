@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infsa_deploy.cli.tables import folding_table
-from infsa_deploy.records import EngineForecast, EngineInspection, EngineRecord, TensorProfile
+from infsa_deploy.engine_records import EngineForecast, EngineInspection, EngineRecord, TensorProfile
 
 
 def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:

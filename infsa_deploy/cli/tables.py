@@ -16,7 +16,7 @@ from infsa_deploy.records import (
     PairComparison,
     ValidationReport,
 )
-from infsa_deploy.runtime.memory import describe_need
+from infsa_deploy.runtime.memory import describe_need, format_bytes
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -95,6 +95,7 @@ def summary_table(summary: GraphSummary) -> Table:
         "memory": describe_need(metadata, image),
         "parameters": f"{summary.parameters:,} ({summary.weights_bytes / 1e6:.1f} MB)",
         "FLOPs": _flops_row(summary),
+        "bytes moved": _bytes_row(summary),
         "nodes": ", ".join(f"{count} {op}" for op, count in summary.ops.items()),
         "weights": f"sha256 {metadata.weights_sha256}",
         "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
@@ -131,6 +132,13 @@ def _flops_row(summary: GraphSummary) -> str:
         return "not counted: the graph works in tiles; the untiled export has the same"
     shares = ", ".join(f"{op} {flops / summary.flops:.1%}" for op, flops in summary.flops_by_op.items())
     return f"{summary.flops / 1e9:.3f} G an image: {shares}"
+
+
+def _bytes_row(summary: GraphSummary) -> str:
+    if summary.bytes_moved is None:
+        return "not counted: the graph works in tiles"
+    parts = ", ".join(f"{kind} {format_bytes(count)}" for kind, count in summary.bytes_moved.items())
+    return f"{format_bytes(sum(summary.bytes_moved.values()))} an image at least: {parts}"
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:

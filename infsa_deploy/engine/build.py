@@ -20,18 +20,10 @@ from infsa_deploy.engine.onnx_file import OnnxFile, read_onnx
 from infsa_deploy.engine.proof import plan_names_plugins
 from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
 from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
 from infsa_deploy.files import sha256, written_whole
-from infsa_deploy.records import (
-    EngineForecast,
-    EngineRecord,
-    Gpu,
-    ModelMetadata,
-    PluginUse,
-    PrecisionFound,
-    TensorProfile,
-    to_json,
-)
+from infsa_deploy.records import ModelMetadata, to_json
 from infsa_deploy.version import __version__
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infsa_deploy.engine_records import EngineRecord, Gpu
 from infsa_deploy.errors import HostError, ModelError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import EngineRecord, Gpu, from_json
+from infsa_deploy.records import from_json
 
 BUILD_AGAIN = "build it again with infsa-deploy build-engine."
 AMPERE = 80

@@ -112,27 +112,33 @@ def value_bytes(value: ir.Value, sizes: Sizes) -> int:
 
 
 def static_shape(value: ir.Value | None, sizes: Sizes) -> Shape:
-    """The shape of `value` with its free axes filled in from `sizes`."""
+    """The shape of `value` with its free axes filled in from `sizes`; ModelError when it is not recorded.
+
+    Where a Reshape merged free axes, shape inference gives the result a name of its own: it is then what is left of
+    the number of elements.
+    """
     if value is None or value.shape is None:
         raise ModelError(
             f"the graph records no shape for {value.name if value else 'an input'!r}.",
             "shapes are inferred at export and stored in the file.",
             "export the model again.",
         )
-    return tuple(_size(dim, sizes, value) for dim in value.shape)
-
-
-def _size(dim: int | ir.SymbolicDim, sizes: Sizes, value: ir.Value) -> int:
-    if isinstance(dim, int):
-        return dim
-    size = dim.evaluate(sizes)
-    if not isinstance(size, int):
-        raise ModelError(
-            f"axis {dim.value!r} of {value.name!r} is free.",
-            f"sizes are given for {', '.join(sizes) or 'nothing'}.",
-            "state its size.",
-        )
-    return size
+    found = [dim if isinstance(dim, int) else dim.evaluate(sizes) for dim in value.shape]
+    known = [size for size in found if isinstance(size, int)]
+    if len(known) == len(found):
+        return tuple(known)
+    producer = value.producer()
+    if producer is not None and producer.op_type == "Reshape" and len(known) == len(found) - 1:
+        merged = math.prod(static_shape(producer.inputs[0], sizes)) // math.prod(known)
+        return tuple(size if isinstance(size, int) else merged for size in found)
+    if producer is not None and producer.op_type == "Transpose":
+        before = static_shape(producer.inputs[0], sizes)
+        return tuple(before[axis] for axis in producer.attributes["perm"].value)
+    raise ModelError(
+        f"the shape {value.shape} of {value.name!r} has a free axis.",
+        f"sizes are given for {', '.join(sizes) or 'nothing'}.",
+        "state its size.",
+    )
 
 
 def _matmul(node: ir.Node, sizes: Sizes) -> int:

@@ -20,7 +20,6 @@ from infsa_deploy.ops.contract import DOMAIN
 from infsa_deploy.records import ImageSpec, MemoryNeed
 
 FITTED_SIDES = (64, 128, 256)  # patches a side at which a free size is evaluated; three fix the polynomial
-KEEP_SIZE = ("Reshape", "Transpose")
 
 
 def memory_need(model: ir.Model, image: ImageSpec, patch: int | None) -> MemoryNeed:
@@ -68,9 +67,6 @@ def _bytes(value: ir.Value, sizes: Sizes) -> int:
         value = reader.outputs[0]  # a sequence of tiles weighs what they do when joined
     if value.shape is None or value.dtype is None:
         return 0
-    producer = value.producer()
-    if producer is not None and producer.op_type in KEEP_SIZE and producer.domain == "" and producer.inputs[0]:
-        return _bytes(producer.inputs[0], sizes)  # a free axis merged with another has no recorded length
     return int(math.prod(static_shape(value, sizes)) * value.dtype.itemsize)
 
 

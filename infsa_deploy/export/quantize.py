@@ -28,6 +28,7 @@ from onnxruntime.quantization import (
 )
 
 from infsa_deploy.config import Int8
+from infsa_deploy.export.shapes import infer_all_shapes
 
 Batches = Sequence[npt.NDArray[np.float32]]
 
@@ -98,6 +99,7 @@ def _loaded(path: Path, original: ir.Model) -> ir.Model:
     ir.external_data.load_to_model(model)
     model.ir_version = original.ir_version
     model.metadata_props.clear()
+    infer_all_shapes(model)
     return model
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from infsa_deploy.export.dynamic_size import patch_grid
-from infsa_deploy.export.graph_cost import count_flops
+from infsa_deploy.export.graph_cost import count_bytes, count_flops
 from infsa_deploy.export.store import load_model, weights_bytes
 from infsa_deploy.records import GraphSummary
 
@@ -20,7 +20,9 @@ def summarise(path: Path) -> GraphSummary:
         ModelError: the file is missing, empty, truncated, not ONNX, or not ours.
     """
     model, metadata = load_model(path)
-    flops = None if metadata.tile_tokens else count_flops(model, {"batch": 1, **patch_grid(metadata.image)})
+    sizes = {"batch": 1, **patch_grid(metadata.image)}
+    flops = None if metadata.tile_tokens else count_flops(model, sizes)
+    moved = None if metadata.tile_tokens else dict(count_bytes(model, sizes))
     data = path.with_name(f"{path.name}.data")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     return GraphSummary(
@@ -34,6 +36,7 @@ def summarise(path: Path) -> GraphSummary:
         weights_bytes=weights_bytes(model),
         flops=None if flops is None else sum(flops.values()),
         flops_by_op={} if flops is None else dict(flops.most_common()),
+        bytes_moved=moved,
         metadata=metadata,
     )
 

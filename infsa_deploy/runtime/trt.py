@@ -16,8 +16,9 @@ from infsa_deploy.engine import plugin_library, sidecar
 from infsa_deploy.engine.driver import find_gpu, require_gpu
 from infsa_deploy.engine.flavor import FLAVORS
 from infsa_deploy.engine.listeners import Messages, make_logger
+from infsa_deploy.engine_records import EngineInspection, EngineRecord, TensorProfile
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.records import EngineInspection, EngineRecord, ModelMetadata, TensorProfile
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.cuda import Cuda, Graph, MirroredBuffer, Stream
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds, check_names
 

@@ -13,8 +13,8 @@ import pytest
 from infsa_deploy.config import EngineConfig, ExportConfig
 from infsa_deploy.engine.build import Listener, build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX, alias_folder
+from infsa_deploy.engine_records import EngineRecord, Gpu
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.records import EngineRecord, Gpu
 
 SOURCE = Path(__file__).parent / "plugin_double.cpp"
 A100 = Gpu("NVIDIA A100-SXM4-80GB", "sm80", 80 << 30)

@@ -14,8 +14,8 @@ from infsa_deploy.engine import plugin_library, sidecar
 from infsa_deploy.engine.bodies import expand_bodies
 from infsa_deploy.engine.memory import Step, activation_bytes
 from infsa_deploy.engine.proof import check_plugins, check_precision, plan_names_plugins
+from infsa_deploy.engine_records import Gpu
 from infsa_deploy.errors import BuildError, HostError, ModelError
-from infsa_deploy.records import Gpu
 from tests.engine.conftest import A100
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 ROOT = Path(__file__).parents[2]
 NATIVE = Path(__file__).parent / "native"

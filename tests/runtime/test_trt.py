@@ -21,19 +21,10 @@ from infsa_deploy.config import ModelSource
 from infsa_deploy.engine import driver
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import (
-    EngineRecord,
-    Gpu,
-    ImageSpec,
-    MemoryNeed,
-    ModelMetadata,
-    PluginUse,
-    PrecisionFound,
-    TensorProfile,
-    to_json,
-)
+from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, to_json
 from infsa_deploy.runtime.classify import classify
 from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile
 

@@ -1,0 +1,41 @@
+"""Every form of export can be inspected, and says the same work where it is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from infsa_deploy.config import ExportConfig
+from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.summary import summarise
+
+FORMS = {
+    "plain": {},
+    "dynamic size": {"dynamic_size": True},
+    "reference": {"fold": False},
+    "fp16": {"dtype": "fp16"},
+    "int8 dynamic": {"int8": "dynamic"},
+    "int8 static": {"int8": "static"},
+}
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
+def test_forms(variant, tiny, rng, tmp_path):
+    reference, path = tiny(variant), tmp_path / "m.onnx"
+    images = [rng.standard_normal((4, 3, 16, 24), dtype=np.float32)]
+    found = {}
+    for form, options in FORMS.items():
+        export_reference(reference, path, ExportConfig(**options), calibration=images)
+        found[form] = summarise(path)
+    same = [form for form in FORMS if form != "reference"]
+    assert len({found[form].flops for form in same}) == 1
+    assert found["reference"].flops >= found["plain"].flops
+    assert all(sum(summary.bytes_moved.values()) > summary.weights_bytes for summary in found.values())
+    assert found["fp16"].weights_bytes < found["plain"].weights_bytes * 0.55
+
+
+def test_tiles_are_not_counted(tiny, export):
+    path, _ = export(tiny("linear"), tile_tokens=2)
+    summary = summarise(path)
+    assert summary.flops is None
+    assert summary.bytes_moved is None
