@@ -133,7 +133,6 @@ def export(source: Decoded, config: Decoded, path: str) -> str:
     if settings.int8:
         image = reference.image
         batches = calibration_batches(ZOO, image, images_for(image.height, image.width))
-        batches = [batch[i : i + 1] for batch in batches for i in range(len(batch))]
     export_reference(reference, Path(path), settings, calibration=batches)
     return file_hash(Path(path))
 
@@ -143,8 +142,6 @@ def count(path: str, batch: int, height: int, width: int) -> Decoded | None:
 
     None for one that works in tiles, whose loops have no count, and for an engine whose ONNX file is gone.
     """
-    from onnx_ir.passes.common import ShapeInferencePass
-
     from infsa_deploy.export.dynamic_size import patch_grid
     from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
     from infsa_deploy.export.store import load_model
@@ -155,8 +152,6 @@ def count(path: str, batch: int, height: int, width: int) -> Decoded | None:
     model, metadata = load_model(onnx_file)
     if metadata.tile_tokens:
         return None
-    if metadata.dtype == "int8":  # the quantiser records neither types nor shapes of what it adds
-        model = ShapeInferencePass()(model).model
     sizes = {"batch": batch, **patch_grid(replace(metadata.image, height=height, width=width))}
     moved = count_bytes(model, sizes)
     parts = (moved[part] for part in ("weights", "inputs", "outputs", "activations"))

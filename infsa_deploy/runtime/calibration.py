@@ -15,21 +15,30 @@ from infsa_deploy.runtime.images import Pixels, preprocess, read_image
 
 ZOO = "zoo"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".npy")
-IMAGES = 64  # enough for ranges of a ViT's activations to settle; more only takes longer
 BATCH = 8
+MOST_IMAGES = 64  # enough for ranges of a ViT's activations to settle; more only takes longer
+FEWEST_IMAGES = 4
+PIXELS, BATCH_PIXELS = 64 * 224 * 224, 8 * 224 * 224  # beyond that, fewer images and smaller batches
 
 
-def calibration_batches(where: str, spec: ImageSpec, images: int = IMAGES) -> list[Pixels]:
-    """Up to `images` preprocessed images in batches [B, C, H, W]; from the folder `where`, or from `zoo`.
+def calibration_batches(where: str, spec: ImageSpec, images: int | None = None) -> list[Pixels]:
+    """Preprocessed images in batches [B, C, H, W]; from the folder `where`, or from `zoo`.
+
+    Args:
+        where: a folder, or `zoo`.
+        spec: the model's image input.
+        images: how many at most; default: 64, fewer above 224x224, where one takes longer.
 
     Raises:
         UsageError: the folder is missing or holds no image.
         ModelError: a file of it is no image.
     """
     fixed = replace(spec, multiple_of=None)
-    pictures = _zoo(images) if where == ZOO else _folder(Path(where), images)
+    count = images or max(FEWEST_IMAGES, min(MOST_IMAGES, PIXELS // (spec.height * spec.width)))
+    pictures = _zoo(count) if where == ZOO else _folder(Path(where), count)
     arrays = [preprocess(picture, fixed) for picture in pictures]
-    return [np.concatenate(arrays[start : start + BATCH]) for start in range(0, len(arrays), BATCH)]
+    batch = max(1, min(BATCH, BATCH_PIXELS // (spec.height * spec.width)))
+    return [np.concatenate(arrays[start : start + batch]) for start in range(0, len(arrays), batch)]
 
 
 def _zoo(images: int) -> Sequence[Pixels]:
