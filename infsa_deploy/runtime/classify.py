@@ -48,7 +48,7 @@ def classify(
     predictions = []
     for start in range(0, len(images), batch):
         paths = images[start : start + batch]
-        pixels = load_batch(paths, spec).astype(model_input.dtype)
+        pixels = load_batch(paths, spec).astype(model_input.dtype, copy=False)
         if fixed and len(paths) < fixed:
             pixels = np.concatenate([pixels, np.repeat(pixels[-1:], fixed - len(paths), axis=0)])
         logits = session({model_input.name: pixels})["logits"][: len(paths)].astype(np.float64)

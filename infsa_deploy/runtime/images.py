@@ -45,8 +45,10 @@ def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
     """Scale, crop, and normalise [H, W, C] in [0, 1] to [1, channels, height, width] as `spec` says."""
     pixels = _with_channels(pixels, spec.channels)
     fitted = _cover_and_crop(pixels, at_own_size(pixels.shape, spec))
-    normalised = (fitted - np.asarray(spec.mean, np.float32)) / np.asarray(spec.std, np.float32)
-    return np.ascontiguousarray(normalised.transpose(2, 0, 1)[None], dtype=np.float32)
+    planes = np.empty((1, spec.channels, *fitted.shape[:2]), np.float32)
+    for channel, (mean, std) in enumerate(zip(spec.mean, spec.std, strict=True)):  # a plane of temporaries at a time
+        planes[0, channel] = (fitted[:, :, channel] - np.float32(mean)) / np.float32(std)
+    return planes
 
 
 def picture_shape(path: str | Path) -> tuple[int, ...]:
@@ -81,7 +83,8 @@ def crop_box(height: int, width: int, spec: ImageSpec) -> tuple[float, float, fl
 
 def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
     """Read and preprocess images of one size to a [B, channels, height, width] float32 array."""
-    return np.concatenate([preprocess(read_image(path), spec) for path in paths])
+    images = [preprocess(read_image(path), spec) for path in paths]
+    return images[0] if len(images) == 1 else np.concatenate(images)
 
 
 def _check_file(path: Path) -> None:
@@ -118,7 +121,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def _picture_to_unit(image: Image.Image, path: Path) -> Pixels:
     if image.mode in WIDE_MODES:
-        return _to_unit(np.asarray(image).astype(np.int64), 65535, path)
+        return _to_unit(np.asarray(image), 65535, path)
     if image.mode == "F":
         return _to_unit(np.asarray(image), 1, path)
     if image.mode in ("1", "L"):
@@ -148,7 +151,7 @@ def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> npt.NDArra
 
 
 def _to_unit(values: npt.NDArray[Any], full_scale: int, path: Path) -> Pixels:
-    pixels: Pixels = values.astype(np.float32) / np.float32(full_scale)
+    pixels: Pixels = np.divide(values, np.float32(full_scale), dtype=np.float32)
     if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
         raise ModelError(
             f"{path} has values outside its range.",
