@@ -35,13 +35,13 @@ def token_count(need: MemoryNeed, image: ImageSpec) -> int | None:
 
 
 def describe_need(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> str:
-    """One line: tokens, memory, and for pure attention how large N x N is."""
+    """One line: tokens, the memory of weights and activations, and for pure attention how large N x N is."""
     need, tokens = metadata.memory, token_count(metadata.memory, image)
     counted = f"{tokens:,} tokens, " if tokens else ""
     affinity = _affinity_bytes(metadata, tokens)
     squared = f", of it {format_bytes(affinity * batch)} for N x N over all heads" if affinity else ""
     total = need.total_bytes(tokens, batch)
-    return f"{batch} x {image.height}x{image.width}: {counted}{format_bytes(total)} of memory{squared}"
+    return f"{batch} x {image.height}x{image.width}: {counted}at least {format_bytes(total)} of memory{squared}"
 
 
 def check_fits(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> None:
