@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infsa_deploy.errors import DeployError, HostError, UsageError
+from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
 
 
 @contextmanager
@@ -55,6 +55,14 @@ def check_target(path: Path) -> None:
         raise UsageError(f"cannot write {path}.", f"the folder {folder} does not exist.", f"mkdir -p {folder}")
     if path.is_dir():
         raise UsageError(f"cannot write {path}.", "it is a folder.", "give a file name with -o.")
+
+
+def check_model_file(path: Path) -> None:
+    """Raise ModelError unless `path` is a file with something in it; whether that is a model, its reader tells."""
+    if not path.is_file():
+        raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
 
 
 def _unwritable(path: Path, error: OSError) -> DeployError:

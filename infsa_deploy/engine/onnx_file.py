@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.files import check_model_file
 from infsa_deploy.records import METADATA_KEY, ModelMetadata, read_metadata
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ def read_onnx(path: Path) -> OnnxFile:
     """Read the file; ModelError when it is missing, empty, truncated or not ONNX."""
     import onnx
 
-    if not path.is_file():
-        raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
+    check_model_file(path)
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own exception types differ between its releases

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.files import written_whole
+from infsa_deploy.files import check_model_file, written_whole
 from infsa_deploy.records import METADATA_KEY, ModelMetadata, read_metadata, to_json
 
 EXTERNAL_DATA_FROM = 1_900_000_000  # bytes of weights; a protobuf file ends at 2 GiB
@@ -40,10 +40,7 @@ def load_model(path: Path) -> tuple[ir.Model, ModelMetadata]:
     Raises:
         ModelError: the file is missing, empty, truncated, not ONNX, or not ours.
     """
-    if not path.is_file():
-        raise ModelError(f"{path} does not exist.", "", "give the path that export printed.")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
+    check_model_file(path)
     try:
         model = ir.load(path)
     except Exception as error:  # protobuf's own exception types differ between its releases

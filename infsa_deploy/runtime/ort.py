@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
+from infsa_deploy.files import check_model_file
 from infsa_deploy.records import read_metadata
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
@@ -37,7 +38,7 @@ class OrtSession:
 
     def __init__(self, path: str | Path, provider: str = "cpu", threads: int | None = None) -> None:
         path = Path(path)
-        _check_file(path)
+        check_model_file(path)
         wanted = _available(provider)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
@@ -78,13 +79,6 @@ def _unloadable(path: Path, provider: str, reason: str) -> DeployError:
         )
     why = f"it is no ONNX model, or a truncated one: {reason}"
     return ModelError(f"{path} cannot be loaded by ONNX Runtime.", why, "export it again.")
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
 
 
 def _available(provider: str) -> str:

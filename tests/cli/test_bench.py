@@ -7,24 +7,9 @@ import json
 
 import pytest
 
-from infsa_deploy.cli import main
 from infsa_deploy.cli.bench_tables import cells_table
 from tests.report.conftest import sweep
 from tests.test_results_file import RECORDS
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Type a command in an empty folder; returns exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return typed
 
 
 @pytest.mark.parametrize(

@@ -16,25 +16,11 @@ from infsa_models.checkpoint import save_vit
 from PIL import Image
 
 from infsa_deploy import doctor
-from infsa_deploy.cli import COMMANDS, main
+from infsa_deploy.cli import COMMANDS
 from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, ValidationReport, from_json
 from tests.test_validate import damage
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tensorrt", "rich", "PIL")
-
-
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Type a command in an empty folder; returns exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def typed(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return typed
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 from infsa_models.vit import ViT
 from PIL import Image
 
-from infsa_deploy.cli import main
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.evaluate.results import EvaluationReport
 from infsa_deploy.export.pipeline import export_reference
@@ -27,20 +26,6 @@ class Absent:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Absent())
 """
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch, tmp_path):
-    """Type a command in an empty folder; returns exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture
@@ -62,10 +47,10 @@ def write(reference: Reference, path, **config):
     return path
 
 
-def test_several_models_side_by_side(typed, folder, tiny, tmp_path):
+def test_several_models_side_by_side(run, folder, tiny, tmp_path):
     models = [write(tiny(variant), tmp_path / f"{variant}.onnx", attention_maps=True) for variant in ("linear", "pure")]
     command = ("evaluate", *models, "--data", folder, "--boxes", "boxes", "--attention", "--threads", "1", "-o", "out")
-    code, out, err = typed(*command, "--json")
+    code, out, err = run(*command, "--json")
     report = from_json(EvaluationReport, out)
     assert (code, err) == (0, "")
     assert [result.variant for result in report.models] == ["linear", "pure"]
@@ -79,16 +64,16 @@ def test_several_models_side_by_side(typed, folder, tiny, tmp_path):
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"0_linear.jsonl", "1_pure.jsonl", "report.json", "reliability.png", "removal.png"}
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == json.loads(out)
-    code, out, _ = typed(*command)
+    code, out, _ = run(*command)
     assert code == 0
     assert "MoRF-AOC, blur" in out
     assert "McNemar" in out
 
 
-def test_a_bad_image_among_good_ones(typed, folder, tiny, tmp_path):
+def test_a_bad_image_among_good_ones(run, folder, tiny, tmp_path):
     model = write(tiny("linear"), tmp_path / "m.onnx")
     (folder / "a" / "4.png").write_bytes((folder / "a" / "4.png").read_bytes()[:60])
-    code, out, err = typed("evaluate", model, "--data", folder, "--threads", "1", "--json")
+    code, out, err = run("evaluate", model, "--data", folder, "--threads", "1", "--json")
     report = from_json(EvaluationReport, out)
     assert code == 4
     assert report.models[0].images == 9
@@ -97,7 +82,7 @@ def test_a_bad_image_among_good_ones(typed, folder, tiny, tmp_path):
     assert "1 of 10 images were left out" in err
 
 
-def test_what_is_refused(typed, folder, tiny, tmp_path):
+def test_what_is_refused(run, folder, tiny, tmp_path):
     model = write(tiny("linear"), tmp_path / "m.onnx")
     for arguments, code, message in (
         (("evaluate", model, "--data", "nowhere"), 2, "no such folder"),
@@ -109,22 +94,22 @@ def test_what_is_refused(typed, folder, tiny, tmp_path):
         (("evaluate", "digits_lineal", "--data", folder), 2, "digits_linear"),
         (("explain", model, folder / "a" / "0.png"), 4, "--attention-maps"),
     ):
-        ended, out, err = typed(*arguments)
+        ended, out, err = run(*arguments)
         assert (ended, out) == (code, ""), err
         assert message in err
     (folder / "a").rename(folder / "z")
-    ended, _, err = typed("evaluate", model, "--data", folder)
+    ended, _, err = run("evaluate", model, "--data", folder)
     assert ended == 2
     assert "no class of the model: z" in err
 
 
 @pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
-def test_the_zoo_eager_and_exported_agree(typed, variant, tmp_path):
+def test_the_zoo_eager_and_exported_agree(run, variant, tmp_path):
     reference = load_reference(ModelSource(model=f"digits_{variant}"))
     assert isinstance(reference.module, ViT)
     model = write(reference, tmp_path / "m.onnx", attention_maps=True)
     options = ("--data", "zoo", "--images", "64", "--attention", "--removal-images", "2", "--threads", "1", "--json")
-    code, out, _ = typed("evaluate", f"digits_{variant}", model, *options)
+    code, out, _ = run("evaluate", f"digits_{variant}", model, *options)
     report = from_json(EvaluationReport, out)
     assert code == 0
     eager, exported = report.models
@@ -138,16 +123,16 @@ def test_the_zoo_eager_and_exported_agree(typed, variant, tmp_path):
         assert curves[0].morf == pytest.approx(curves[1].morf, abs=1e-3)
 
 
-def test_explain(typed, folder, tiny, tmp_path):
+def test_explain(run, folder, tiny, tmp_path):
     model = write(tiny("pure"), tmp_path / "m.onnx", attention_maps=True)
-    code, out, _ = typed("explain", model, folder / "a" / "0.png", folder / "b" / "1.png", "-o", "maps", "--json")
+    code, out, _ = run("explain", model, folder / "a" / "0.png", folder / "b" / "1.png", "-o", "maps", "--json")
     assert code == 0
     assert [(item["figure"], item["maps"]) for item in json.loads(out)] == [
         ("maps/0.png", "maps/0.npy"),
         ("maps/1.png", "maps/1.npy"),
     ]
     assert np.load(tmp_path / "maps" / "0.npy").shape == (2, 3, 2, 3)
-    code, out, _ = typed("explain", model, folder / "a" / "0.png", "-o", "maps", "--layer", "0")
+    code, out, _ = run("explain", model, folder / "a" / "0.png", "-o", "maps", "--layer", "0")
     assert out.endswith("-> maps/0.png\n")
 
 
