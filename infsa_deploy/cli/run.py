@@ -19,11 +19,10 @@ from infsa_deploy.cli.parameters import FILE, json_option, threads_option
 def command(model: Path, images: tuple[Path, ...], top: int, provider: str, threads: int | None, as_json: bool) -> None:
     """Classify IMAGES (PNG, JPEG, TIFF, .npy; any size) with MODEL, an ONNX file or an engine."""
     from infsa_deploy.records import to_json
-    from infsa_deploy.runtime.artefact import open_artefact
-    from infsa_deploy.runtime.classify import classify
+    from infsa_deploy.runtime.model import load
 
-    session = open_artefact(model, provider, threads)
-    predictions = classify(session, images, top, note=lambda line: click.echo(line, err=True))
+    with load(model, provider=provider, threads=threads) as loaded:
+        predictions = loaded.predict(images, top, note=lambda line: click.echo(line, err=True))
     if as_json:
         click.echo(to_json(predictions))
         return

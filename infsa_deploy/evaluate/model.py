@@ -14,7 +14,7 @@ from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
 from infsa_deploy.runtime.memory import check_fits
-from infsa_deploy.runtime.protocol import Session
+from infsa_deploy.runtime.protocol import Session, call_padded
 
 Pixels = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
@@ -59,13 +59,9 @@ class Classifier:
 
     def __call__(self, pixels: Pixels) -> tuple[Probabilities, Maps | None]:
         """[B, C, H, W], B at most `batch` -> probabilities [B, classes] and maps [B, L, H, h, w], None if none."""
-        (model_input,) = self.session.inputs
-        fixed = model_input.shape[0]
-        missing = fixed - len(pixels) if isinstance(fixed, int) else 0
-        fed = np.concatenate([pixels, np.repeat(pixels[-1:], missing, axis=0)]) if missing else pixels
-        found = self.session({model_input.name: fed.astype(model_input.dtype)})
-        probabilities = softmax(found["logits"][: len(pixels)].astype(np.float64))
-        return probabilities, found["attention"][: len(pixels)].astype(np.float64) if self.has_maps else None
+        found = call_padded(self.session, pixels)
+        probabilities = softmax(found["logits"].astype(np.float64))
+        return probabilities, found["attention"].astype(np.float64) if self.has_maps else None
 
 
 def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = None) -> Classifier:

@@ -15,15 +15,17 @@ def is_engine(path: Path) -> bool:
     return path.suffix in ENGINE_SUFFIXES or sidecar_path(path).is_file()
 
 
-def open_artefact(path: Path, provider: str = "cpu", threads: int | None = None) -> ModelSession:
-    """Load an ONNX file in ONNX Runtime on `provider`, an engine in TensorRT on the GPU.
+def open_artefact(
+    path: Path, provider: str = "cpu", threads: int | None = None, plugins: Path | None = None
+) -> ModelSession:
+    """Load an ONNX file in ONNX Runtime on `provider`, an engine in TensorRT on the GPU with the library `plugins`.
 
     Raises: as OrtSession and TrtSession.
     """
     if is_engine(path):
         from infsa_deploy.runtime.trt import TrtSession
 
-        return TrtSession(path)
+        return TrtSession(path, library=plugins)
     from infsa_deploy.runtime.ort import OrtSession
 
     return OrtSession(path, provider, threads)

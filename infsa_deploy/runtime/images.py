@@ -1,4 +1,4 @@
-"""From an image file to the array a model takes.
+"""From a picture (a file, its bytes, a Pillow image, an array) to the array a model takes.
 
 Any bit depth, colour space and orientation: values are taken to [0, 1] before anything is resampled, so that a
 16-bit image loses nothing, and the resampling (bicubic, antialiased) is done in float32.
@@ -6,6 +6,8 @@ Any bit depth, colour space and orientation: values are taken to [0, 1] before a
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +22,7 @@ from infsa_deploy.errors import ModelError
 from infsa_deploy.records import ImageSpec
 
 Pixels = npt.NDArray[np.float32]
+Picture = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[Any]
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's own conversion to grey
 ORIENTATION_TAG, QUARTER_TURNS = 0x0112, (5, 6, 7, 8)  # EXIF: values that swap height and width
@@ -27,18 +30,28 @@ WHITE = (255, 255, 255, 255)
 WIDE_MODES = ("I", "I;16", "I;16B", "I;16L")
 
 
-def read_image(path: str | Path) -> Pixels:
-    """Decode a PNG, JPEG, TIFF or `.npy` file to [H, W, C] float32 in [0, 1], C = 1 or 3.
+def read_image(picture: Picture, name: str = "the image") -> Pixels:
+    """Decode a picture to [H, W, C] float32 in [0, 1], C = 1 or 3.
 
-    EXIF orientation is applied, transparency is laid on white, CMYK and palettes become RGB. A `.npy` file holds
-    [H, W] or [H, W, 1|3] of uint8, uint16 (full range) or floats in [0, 1].
+    EXIF orientation is applied, transparency is laid on white, CMYK and palettes become RGB.
+
+    Args:
+        picture: the path of a PNG, JPEG, TIFF or `.npy` file, the bytes of a PNG, JPEG or TIFF file, a Pillow image,
+            or an array [H, W] or [H, W, 1|3] of uint8, uint16 (full range) or floats in [0, 1]; a `.npy` file likewise.
+        name: what errors call a picture that is no file.
 
     Raises:
-        ModelError: the file is missing, empty, truncated, or no image.
+        ModelError: the file is missing, empty or truncated, or the picture is no image.
     """
-    path = Path(path)
+    if isinstance(picture, np.ndarray):
+        return _array_to_unit(picture, name)
+    if isinstance(picture, Image.Image):
+        return _picture_to_unit(ImageOps.exif_transpose(picture), name)
+    if isinstance(picture, bytes):
+        return _read_picture(picture, name)
+    path = Path(picture)
     _check_file(path)
-    return _read_array(path) if path.suffix == ".npy" else _read_picture(path)
+    return _array_to_unit(_load_array(path), str(path)) if path.suffix == ".npy" else _read_picture(path, str(path))
 
 
 def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
@@ -51,15 +64,21 @@ def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
     return planes
 
 
-def picture_shape(path: str | Path) -> tuple[int, ...]:
-    """(height, width, ...) of an image file, from its header alone where the format has one."""
-    path = Path(path)
+def picture_shape(picture: Picture, name: str = "the image") -> tuple[int, ...]:
+    """(height, width, ...) of a picture, from its header alone where the format has one; raises as read_image."""
+    if isinstance(picture, np.ndarray):
+        return picture.shape
+    if isinstance(picture, Image.Image):
+        return _upright_shape(picture)
+    if isinstance(picture, bytes):
+        with _opened(picture, name) as image:
+            return _upright_shape(image)
+    path = Path(picture)
     _check_file(path)
     if path.suffix == ".npy":
         return _load_array(path, mmap_mode="r").shape
-    with _opened(path) as image:
-        turned = image.getexif().get(ORIENTATION_TAG, 1) in QUARTER_TURNS
-        return image.size if turned else image.size[::-1]
+    with _opened(path, str(path)) as image:
+        return _upright_shape(image)
 
 
 def at_own_size(shape: Sequence[int], spec: ImageSpec) -> ImageSpec:
@@ -81,12 +100,6 @@ def crop_box(height: int, width: int, spec: ImageSpec) -> tuple[float, float, fl
     return left, top, left + box_width, top + box_height
 
 
-def load_batch(paths: Sequence[str | Path], spec: ImageSpec) -> Pixels:
-    """Read and preprocess images of one size to a [B, channels, height, width] float32 array."""
-    images = [preprocess(read_image(path), spec) for path in paths]
-    return images[0] if len(images) == 1 else np.concatenate(images)
-
-
 def _check_file(path: Path) -> None:
     if not path.is_file():
         raise ModelError(f"{path} does not exist.", "", "check the path of the image.")
@@ -94,52 +107,56 @@ def _check_file(path: Path) -> None:
         raise ModelError(f"{path} is empty.", "the file has no bytes.", "copy the image again.")
 
 
-def _read_picture(path: Path) -> Pixels:
-    with _opened(path) as image:
+def _read_picture(file: Path | bytes, name: str) -> Pixels:
+    with _opened(file, name) as image:
         image.load()
-        return _picture_to_unit(ImageOps.exif_transpose(image), path)
+        return _picture_to_unit(ImageOps.exif_transpose(image), name)
+
+
+def _upright_shape(image: Image.Image) -> tuple[int, int]:
+    turned = image.getexif().get(ORIENTATION_TAG, 1) in QUARTER_TURNS
+    return image.size if turned else image.size[::-1]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image file; whatever its decoder raises becomes a ModelError."""
+def _opened(file: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """Open an image file or its bytes; whatever its decoder raises becomes a ModelError."""
     try:
-        with Image.open(path) as image:
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             yield image
     except UnidentifiedImageError as error:
         raise ModelError(
-            f"{path} is no image.", "no decoder knows its format.", "give PNG, JPEG, TIFF or .npy."
+            f"{name} is no image.", "no decoder knows its format.", "give PNG, JPEG, TIFF or .npy."
         ) from error
     except Image.DecompressionBombError as error:
         raise ModelError(
-            f"{path} is too large to decode safely.", str(error), "save it as .npy, or cut it up."
+            f"{name} is too large to decode safely.", str(error), "save it as .npy, or cut it up."
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         fix = "copy or convert the image again."
-        raise ModelError(f"{path} is a damaged image.", str(error), fix) from error
+        raise ModelError(f"{name} is a damaged image.", str(error), fix) from error
 
 
-def _picture_to_unit(image: Image.Image, path: Path) -> Pixels:
+def _picture_to_unit(image: Image.Image, name: str) -> Pixels:
     if image.mode in WIDE_MODES:
-        return _to_unit(np.asarray(image), 65535, path)
+        return _to_unit(np.asarray(image), 65535, name)
     if image.mode == "F":
-        return _to_unit(np.asarray(image), 1, path)
+        return _to_unit(np.asarray(image), 1, name)
     if image.mode in ("1", "L"):
-        return _to_unit(np.asarray(image.convert("L")), 255, path)
+        return _to_unit(np.asarray(image.convert("L")), 255, name)
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba)
-    return _to_unit(np.asarray(image.convert("RGB")), 255, path)
+    return _to_unit(np.asarray(image.convert("RGB")), 255, name)
 
 
-def _read_array(path: Path) -> Pixels:
-    array = _load_array(path)
+def _array_to_unit(array: npt.NDArray[Any], name: str) -> Pixels:
     full_scale = {"uint8": 255, "uint16": 65535}.get(str(array.dtype), 1)
     if full_scale == 1 and array.dtype.kind != "f":
-        raise ModelError(f"{path} holds {array.dtype}.", "", "save uint8, uint16, or floats in [0, 1].")
+        raise ModelError(f"{name} holds {array.dtype}.", "", "give uint8, uint16, or floats in [0, 1].")
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)) or 0 in array.shape:
-        raise ModelError(f"{path} has shape {list(array.shape)}.", "", "save [H, W], [H, W, 1] or [H, W, 3].")
-    return _to_unit(array, full_scale, path)
+        raise ModelError(f"{name} has shape {list(array.shape)}.", "", "give [H, W], [H, W, 1] or [H, W, 3].")
+    return _to_unit(array, full_scale, name)
 
 
 def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:
@@ -150,11 +167,11 @@ def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> npt.NDArra
     return array
 
 
-def _to_unit(values: npt.NDArray[Any], full_scale: int, path: Path) -> Pixels:
+def _to_unit(values: npt.NDArray[Any], full_scale: int, name: str) -> Pixels:
     pixels: Pixels = np.divide(values, np.float32(full_scale), dtype=np.float32)
     if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
         raise ModelError(
-            f"{path} has values outside its range.",
+            f"{name} has values outside its range.",
             f"after division by {full_scale} they run from {pixels.min():g} to {pixels.max():g}, not within 0 to 1.",
             "rescale the image to [0, 1] or to the full range of its type.",
         )

@@ -35,6 +35,7 @@ class OrtSession:
     runtime = "onnxruntime"
     max_batch: int | None = None
     on_host: bool
+    reentrant = True
 
     def __init__(self, path: str | Path, provider: str = "cpu", threads: int | None = None) -> None:
         path = Path(path)
@@ -64,6 +65,10 @@ class OrtSession:
         check_feeds(self.inputs, feeds)
         names = [info.name for info in self.outputs]
         return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def fork(self) -> OrtSession:
+        """This session: ONNX Runtime lets any number of threads call it."""
+        return self
 
     def close(self) -> None:
         """Free the session's memory."""

@@ -56,11 +56,16 @@ class ModelSession(Session, Protocol):
     Attributes:
         max_batch: the most images a call may have, None for any number.
         on_host: whether activations lie in the host's memory.
+        reentrant: whether several threads may call it at once.
     """
 
     metadata: ModelMetadata
     max_batch: int | None
     on_host: bool
+    reentrant: bool
+
+    def fork(self) -> ModelSession:
+        """Another session over the same weights, for another thread; the same one where that is safe."""
 
 
 def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
@@ -72,6 +77,16 @@ def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
         for start in range(0, len(images), size)
     ]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def call_padded(session: Session, images: npt.NDArray[Any]) -> Arrays:
+    """Run [B, ...] images on a model of one input; one of a fixed batch gets the last image again for what lacks."""
+    (image_input,) = session.inputs
+    count, fixed = len(images), image_input.shape[0]
+    missing = fixed - count if isinstance(fixed, int) else 0
+    fed = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)]) if missing else images
+    found = session({image_input.name: fed.astype(image_input.dtype, copy=False)})
+    return {name: array[:count] for name, array in found.items()}
 
 
 def check_feeds(inputs: tuple[TensorInfo, ...], feeds: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -85,6 +85,8 @@ class TrtSession:
     Raises: as Engine; ModelError for an engine whose ONNX file was not written by infsa-deploy.
     """
 
+    reentrant = False
+
     def __init__(self, engine: str | Path | Engine, *, library: Path | None = None, cuda_graph: bool = False) -> None:
         self.engine = engine if isinstance(engine, Engine) else Engine(engine, library)
         record = self.engine.record
@@ -95,6 +97,7 @@ class TrtSession:
         first = next(iter(record.inputs.values()))
         self.on_host = False
         self.max_batch: int | None = first.maximum[0] if first.maximum else None
+        self.engine.cuda.make_current()  # a fork is made in the thread that will run it
         self._context = self.engine.engine.create_execution_context()
         if self._context is None:
             raise self.engine.failure("the engine cannot be run.")
@@ -153,6 +156,7 @@ class TrtSession:
 
     def close(self) -> None:
         """Free the context, the stream and the buffers; the engine lives while another session has it."""
+        self.engine.cuda.make_current()
         for graph in (self._graphs or {}).values():
             graph.close()
         for buffer in self._buffers.values():

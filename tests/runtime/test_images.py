@@ -8,7 +8,7 @@ from PIL import Image
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import load_batch, preprocess, read_image
+from infsa_deploy.runtime.images import picture_shape, preprocess, read_image
 
 ORIENTATION_TAG, ROTATE_90 = 0x0112, 6  # stored turned left: to be turned clockwise by 90 degrees
 HALF_BIT = 0.5 / 255
@@ -175,9 +175,18 @@ def test_grey_and_colour_become_what_the_model_takes(gradient):
     np.testing.assert_array_equal(preprocess(pixels[:, :, :1], spec(6, 9)), np.repeat(pixels[None, ..., 0][None], 3, 1))
 
 
-def test_a_batch(gradient, tmp_path):
-    for name in ("a.png", "b.png"):
-        Image.fromarray(gradient).save(tmp_path / name)
-    batch = load_batch([tmp_path / "a.png", tmp_path / "b.png"], spec(12, 12))
-    assert batch.shape == (2, 3, 12, 12)
-    assert batch.dtype == np.float32
+def test_the_same_picture_in_every_form(gradient, tmp_path):
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = ROTATE_90
+    path = tmp_path / "image.png"
+    Image.fromarray(gradient).save(path, exif=exif)
+    forms = (path, str(path), path.read_bytes(), Image.open(path), np.rot90(gradient, -1))
+    for form in forms:
+        np.testing.assert_array_equal(read_image(form), np.rot90(gradient, -1).astype(np.float32) / np.float32(255))
+        assert tuple(picture_shape(form)[:2]) == (9, 6)
+
+
+def test_errors_call_a_picture_that_is_no_file_by_its_name():
+    for picture, message in ((b"text", "image 3 is no image"), (np.zeros((2, 2), int), "image 3 holds int64")):
+        with pytest.raises(ModelError, match=message):
+            read_image(picture, "image 3")

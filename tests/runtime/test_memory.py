@@ -9,8 +9,8 @@ from infsa_deploy.errors import HostError
 from infsa_deploy.export.graph_memory import peak_activation_bytes
 from infsa_deploy.export.store import load_model
 from infsa_deploy.runtime import memory
-from infsa_deploy.runtime.classify import classify
 from infsa_deploy.runtime.memory import available_bytes, check_fits, describe_need, format_bytes, token_count
+from infsa_deploy.runtime.model import Model
 from infsa_deploy.runtime.ort import OrtSession
 
 
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_refused_with_the_alternative(tiny, export, tmp_pat
         monkeypatch.setattr(memory, "available_bytes", lambda: 1_000_000)
         monkeypatch.setattr(OrtSession, "__call__", lambda *args: pytest.fail("ran all the same"))
         with pytest.raises(HostError, match="10,001 tokens") as caught:
-            classify(session, [tmp_path / "image.npy"], note=notes.append)
+            Model(session).predict([tmp_path / "image.npy"], note=notes.append)
         assert alternative in caught.value.fix
         assert "1 MB are free" in caught.value.why
         assert len(notes) == 1

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse, PrecisionF
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
 from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, to_json
-from infsa_deploy.runtime.classify import classify
+from infsa_deploy.runtime.model import Model, load
 from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile
 
 PLAN = b"a plan" * 100
@@ -295,9 +296,19 @@ def test_classifying_more_images_than_the_engine_takes_at_once(written, tensorrt
     for index in range(6):
         paths.append(tmp_path / f"{index}.npy")
         np.save(paths[-1], np.full((4, 4, 3), index / 8, np.float32))
-    predictions = classify(TrtSession(written()), paths, top=1)
+    predictions = Model(TrtSession(written())).predict(paths, top=1)
     assert [prediction.image for prediction in predictions] == [str(path) for path in paths]
     assert tensorrt.contexts[0].runs == 2
+
+
+def test_threads_share_an_engine_through_its_contexts(written, tensorrt, rng):
+    images = rng.standard_normal((24, 1, 3, 4, 4)).astype(np.float32)
+    with load(written(), contexts=3) as model, ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda image: model({"image": image})["logits"], images))
+    assert len(tensorrt.loads) == 1
+    assert 1 <= len(tensorrt.contexts) <= 3
+    for result, image in zip(found, images, strict=True):
+        np.testing.assert_array_equal(result, expected(image))
 
 
 def test_engine_of_a_foreign_model(written, tensorrt):

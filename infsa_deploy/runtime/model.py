@@ -1,0 +1,153 @@
+"""A loaded model for a program: pictures in, class names out, from any number of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infsa_deploy.errors import UsageError
+from infsa_deploy.records import ImageSpec, ModelMetadata, Prediction
+from infsa_deploy.runtime import images as pictures
+from infsa_deploy.runtime.artefact import open_artefact
+from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
+from infsa_deploy.runtime.images import Picture, Pixels
+from infsa_deploy.runtime.memory import check_fits, describe_need
+from infsa_deploy.runtime.pool import SessionPool
+from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_padded
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    provider: str = "cpu",
+    threads: int | None = None,
+    contexts: int = 1,
+    plugins: str | os.PathLike[str] | None = None,
+) -> Model:
+    """Open an ONNX file that infsa-deploy exported, or an engine that it built.
+
+    Args:
+        path: the file; an engine has its sidecar beside it.
+        provider: of ONNX Runtime, `cpu` or `cuda`; an engine always runs on the GPU.
+        threads: CPU threads within an operator; default: every core this process may use.
+        contexts: calls that an engine may run at once; each has its own memory on the device. Further ones wait.
+        plugins: the plugin library, for an engine that does not hold it; default: the installed one.
+
+    Raises:
+        ModelError: the file is missing, damaged or not ours.
+        HostError: this machine lacks what the file needs: a package, a driver, the GPU it was built for.
+        UsageError: an unknown provider, or no context at all.
+    """
+    if contexts < 1:
+        raise UsageError(f"cannot run with {contexts} contexts.", "", "give contexts=1 or more.")
+    return Model(open_artefact(Path(path), provider, threads, Path(plugins) if plugins else None), contexts)
+
+
+class Model:
+    """A loaded classifier. All methods may be called from several threads at once.
+
+    Attributes:
+        metadata: what the model says of itself: classes, image input, architecture.
+        inputs, outputs: names, shapes and types, as `__call__` takes and gives them.
+        runtime: what runs it: `onnxruntime`, `tensorrt`, `tensorrt-rtx`.
+    """
+
+    def __init__(self, session: ModelSession, contexts: int = 1) -> None:
+        self.metadata: ModelMetadata = session.metadata
+        self.inputs: tuple[TensorInfo, ...] = session.inputs
+        self.outputs: tuple[TensorInfo, ...] = session.outputs
+        self.runtime: str = session.runtime
+        self._max_batch, self._on_host = session.max_batch, session.on_host
+        self._pool = SessionPool(session, contexts)
+
+    def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+        """Arrays by input name in, arrays by output name out, in one run.
+
+        Raises:
+            UsageError: an array has another name, type or shape than the model takes, or the model is closed.
+        """
+        with self._pool.lent() as session:
+            return session(feeds)
+
+    def preprocess(self, picture: Picture) -> npt.NDArray[Any]:
+        """Scale, crop and normalise one picture to [1, C, H, W] in the model's input type; raises as read_image."""
+        pixels = pictures.preprocess(pictures.read_image(picture), self.metadata.image)
+        return pixels.astype(self.inputs[0].dtype, copy=False)
+
+    def predict(
+        self, images: Sequence[Picture], top: int = 3, *, note: Callable[[str], None] = lambda line: None
+    ) -> list[Prediction]:
+        """The `top` most likely classes of each picture, with softmax scores, in the order given.
+
+        Pictures may have any size. Those that become one size share calls, as many as the model takes; they are read
+        call by call, so that a list of files may be as long as one likes. Scores of a dynamically quantised model
+        depend on which pictures share a call, because its scales do.
+
+        Args:
+            images: paths, file contents, Pillow images or arrays [H, W, C], see read_image. A Prediction carries the
+                path, or `image 3` for the fourth of the list where that is no path.
+            top: classes to name a picture.
+            note: told how much of the host's memory each size needs, before it is allocated.
+
+        Raises:
+            ModelError: a picture cannot be read.
+            HostError: a picture needs more memory than this machine has.
+            UsageError: `images` is one picture rather than a list, or the model is closed.
+        """
+        if isinstance(images, str | bytes | os.PathLike | np.ndarray):
+            raise UsageError("predict takes a list of images.", "one image was given.", "write predict([image]).")
+        names = [_name(picture, index) for index, picture in enumerate(images)]
+        groups = self._by_size(images, names)
+        if self._on_host:
+            for size in groups:
+                note(describe_need(self.metadata, size))
+                check_fits(self.metadata, size)
+        found: dict[int, Prediction] = {}
+        for chosen in self._calls(groups):
+            pixels = [self._pixels(images[index], names[index]) for index in chosen]
+            with self._pool.lent() as session:
+                logits = call_padded(session, pixels[0] if len(pixels) == 1 else np.concatenate(pixels))["logits"]
+            for index, row in zip(chosen, logits, strict=True):
+                found[index] = name_classes(names[index], row, self.metadata.classes, top)
+        return [found[index] for index in range(len(names))]
+
+    def close(self) -> None:
+        """Wait for calls under way, then free the model; a call afterwards is a UsageError."""
+        self._pool.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _pixels(self, picture: Picture, name: str) -> Pixels:
+        return pictures.preprocess(pictures.read_image(picture, name), self.metadata.image)
+
+    def _by_size(self, images: Sequence[Picture], names: Sequence[str]) -> dict[ImageSpec, list[int]]:
+        """Positions of the pictures by the size they become; the headers of files are enough for that."""
+        spec = self.metadata.image
+        if spec.multiple_of is None:
+            return {spec: list(range(len(images)))} if names else {}
+        groups: dict[ImageSpec, list[int]] = {}
+        for index, (picture, name) in enumerate(zip(images, names, strict=True)):
+            groups.setdefault(pictures.at_own_size(pictures.picture_shape(picture, name), spec), []).append(index)
+        return groups
+
+    def _calls(self, groups: Mapping[ImageSpec, list[int]]) -> Iterator[list[int]]:
+        fixed = self.inputs[0].shape[0]
+        for size, indices in groups.items():
+            together = max(1, BATCH_PIXELS // (size.height * size.width))
+            batch = fixed if isinstance(fixed, int) else min(together, self._max_batch or together)
+            for start in range(0, len(indices), batch):
+                yield indices[start : start + batch]
+
+
+def _name(picture: Picture, index: int) -> str:
+    return os.fspath(picture) if isinstance(picture, str | os.PathLike) else f"image {index}"
