@@ -88,6 +88,33 @@ class ExportConfig:
 
 
 @dataclass(frozen=True)
+class ServingConfig:
+    """How a model is put into a server's repository.
+
+    Attributes:
+        backend: `auto`, the server's own for the file, or `python`, this package in Triton's python backend.
+        name: the model's name there; default: the file's.
+        max_batch: most images a run; default: what the model takes, at most 32.
+        instances: copies of the model that run at once.
+        queue_delay_us: microseconds that a request may wait for others to share a run with.
+        provider: `cpu` or `cuda`, for ONNX files.
+        threads: CPU threads within an operator; default: every core.
+        ensemble: add a model that takes the bytes of image files.
+        plugins: plugin library of an engine that does not hold it; default: the installed one.
+    """
+
+    backend: str = "auto"
+    name: str | None = None
+    max_batch: int | None = None
+    instances: int = 1
+    queue_delay_us: int = 1000
+    provider: str = "cpu"
+    threads: int | None = None
+    ensemble: bool = False
+    plugins: Path | None = None
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What engine is wanted from an ONNX file.
 

@@ -20,6 +20,7 @@ PACKAGES = {
     "scikit-learn": ("evaluate --attention", "evaluate"),
     "matplotlib": ("evaluate -o, explain, report", "plot"),
     "zeus": ("bench, for energy", "energy"),
+    "tritonclient": ("package", "serve"),
     "openvino": ("bench, as a peer", "peers"),
 }
 ORT_PACKAGES = ("onnxruntime", "onnxruntime-gpu")

@@ -33,7 +33,7 @@ def written_whole(path: Path) -> Iterator[Path]:
         for item in sorted(scratch.iterdir(), key=lambda item: item.name == path.name):
             os.replace(item, folder / item.name)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -65,7 +65,8 @@ def check_model_file(path: Path) -> None:
         raise ModelError(f"{path} is empty.", "it was cut off before anything was written.", "export it again.")
 
 
-def _unwritable(path: Path, error: OSError) -> DeployError:
+def unwritable(path: Path, error: OSError) -> DeployError:
+    """The error for a path that the system refused to write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostError(f"cannot write {path}.", "the disk is full; nothing was left behind.", "free some space.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

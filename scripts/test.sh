@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,rtx,energy,evaluate,plot,peers,dev
+environment export,cpu,rtx,energy,evaluate,plot,peers,serve,dev
 # TensorRT's headers, for the plugins; the wheel asks for packages that its headers do not need
 "$python" -m pip install --quiet --no-deps kernel-lens==2.0.1
 export PATH=$PWD/.venv/bin:$PATH

@@ -20,6 +20,7 @@ COMMANDS = (
     "explain",
     "bench",
     "report",
+    "package",
     "inspect",
     "doctor",
 )
@@ -37,6 +38,8 @@ EXTRAS = {
     "openvino": "peers",
     "zeus": "energy",
     "matplotlib": "plot",
+    "google": "serve",
+    "tritonclient": "serve",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

@@ -64,6 +64,9 @@ class Model:
         self.outputs: tuple[TensorInfo, ...] = session.outputs
         self.runtime: str = session.runtime
         self._max_batch, self._on_host = session.max_batch, session.on_host
+        self._names = [info.name for info in session.outputs]
+        batch = session.inputs[0].shape[0]
+        self._fixed = batch if isinstance(batch, int) else None
         self._pool = SessionPool(session, contexts)
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
@@ -74,6 +77,20 @@ class Model:
         """
         with self._pool.lent() as session:
             return session(feeds)
+
+    def run(self, images: npt.NDArray[Any]) -> Arrays:
+        """Preprocessed images [B, C, H, W], any number of them, to arrays by output name.
+
+        They are split into as many runs as the model's largest batch demands; a fixed batch is filled up.
+
+        Raises: as `__call__`; UsageError for no image.
+        """
+        if not len(images):
+            raise UsageError("no image was given.", "the array is empty.", "give one image or more.")
+        size = self._fixed or self._max_batch or len(images)
+        with self._pool.lent() as session:
+            pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
+        return pieces[0] if len(pieces) == 1 else {n: np.concatenate([p[n] for p in pieces]) for n in self._names}
 
     def preprocess(self, picture: Picture) -> npt.NDArray[Any]:
         """Scale, crop and normalise one picture to [1, C, H, W] in the model's input type; raises as read_image."""
@@ -111,8 +128,7 @@ class Model:
         found: dict[int, Prediction] = {}
         for chosen in self._calls(groups):
             pixels = [self._pixels(images[index], names[index]) for index in chosen]
-            with self._pool.lent() as session:
-                logits = call_padded(session, pixels[0] if len(pixels) == 1 else np.concatenate(pixels))["logits"]
+            logits = self.run(pixels[0] if len(pixels) == 1 else np.concatenate(pixels))["logits"]
             for index, row in zip(chosen, logits, strict=True):
                 found[index] = name_classes(names[index], row, self.metadata.classes, top)
         return [found[index] for index in range(len(names))]
@@ -141,10 +157,9 @@ class Model:
         return groups
 
     def _calls(self, groups: Mapping[ImageSpec, list[int]]) -> Iterator[list[int]]:
-        fixed = self.inputs[0].shape[0]
         for size, indices in groups.items():
             together = max(1, BATCH_PIXELS // (size.height * size.width))
-            batch = fixed if isinstance(fixed, int) else min(together, self._max_batch or together)
+            batch = self._fixed or min(together, self._max_batch or together)
             for start in range(0, len(indices), batch):
                 yield indices[start : start + batch]
 

@@ -1,0 +1,1 @@
+"""Handing a model to a server: NVIDIA Triton model repositories."""
