@@ -1,13 +1,15 @@
 """Making the function bodies of custom ops plain nodes, for an engine without plugins.
 
-TensorRT's parser takes function bodies, but not a Loop without a condition, as the Neumann series has.
-1. Calls of model-local functions are inlined.
-2. A Loop with a constant count, no condition and no stacked outputs is unrolled; a count of 0 leaves its inputs.
+TensorRT's parser takes function bodies, but not a Loop without a condition, as the Neumann series has, and tiles made
+for a CPU's cache would be loops on a GPU.
+1. An If in a body gives way to its first branch: the whole computation, which the other branch does in tiles.
+2. Calls of model-local functions are inlined.
+3. A Loop with a constant count, no condition and no stacked outputs is unrolled; a count of 0 leaves its inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnx import inliner
@@ -15,16 +17,55 @@ from onnx import inliner
 
 def expand_bodies(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `model` with no function bodies; Loops that are not of the kind above stay as they are."""
-    inlined = inliner.inline_local_functions(model)
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    for function in whole.functions:
+        _replace_nodes(function, _without_branches(function.node))
+    inlined = inliner.inline_local_functions(whole)
     makers = {name: node for node in inlined.graph.node for name in node.output}
     nodes: list[onnx.NodeProto] = []
     for node in inlined.graph.node:
         count = _trip_count(node, makers) if node.op_type == "Loop" else None
         nodes += [node] if count is None else _unrolled(node, count)
-    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del inlined.graph.node[:]
-    inlined.graph.node.extend(copied)
+    _replace_nodes(inlined.graph, nodes)
     return inlined
+
+
+def _replace_nodes(holder: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    copied = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del holder.node[:]
+    holder.node.extend(copied)
+
+
+def _without_branches(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """`nodes` with the first branch of each If in its place, and without what then feeds no output but a condition."""
+    kept: list[onnx.NodeProto] = []
+    conditions: set[str] = set()
+    for node in nodes:
+        if node.op_type != "If":
+            kept.append(node)
+            continue
+        branch = next(attribute.g for attribute in node.attribute if attribute.name == "then_branch")
+        results = zip(branch.output, node.output, strict=True)
+        kept += [*branch.node, *(onnx.helper.make_node("Identity", [a.name], [b]) for a, b in results)]
+        conditions.add(node.input[0])
+    return _without_makers_of(conditions, kept)
+
+
+def _without_makers_of(unread: set[str], nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """`nodes` without those whose outputs are `unread` now, or become so."""
+    kept = nodes
+    while unread:
+        dropped = [node for node in kept if unread.issuperset(node.output)]
+        kept = [node for node in kept if not unread.issuperset(node.output)]
+        read = {name for node in kept for name in _names_read(node)}
+        unread = {name for node in dropped for name in node.input} - read
+    return kept
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    graphs = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    return {*node.input, *(name for graph in graphs for inner in graph.node for name in _names_read(inner))}
 
 
 def _trip_count(loop: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> int | None:

@@ -73,5 +73,5 @@ def _bytes(value: ir.Value, sizes: Sizes) -> int:
 def _workspace(node: ir.Node, sizes: Sizes) -> int:
     if node.domain != DOMAIN:
         return 0
-    op, axes, _ = bound_op(node, sizes)
-    return op.workspace_bytes(axes)
+    op, axes, attributes = bound_op(node, sizes)
+    return op.workspace_bytes(axes, attributes)

@@ -89,7 +89,7 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 4 * B * N * H * E
 
 
-def _workspace_bytes(axes: Mapping[str, int]) -> int:
+def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     """The scores: as they come, shifted, and by head."""
     return 3 * 4 * axes["B"] * axes["N"] * axes["H"]
 

@@ -118,7 +118,7 @@ class Op:
     torch_op: Callable[..., Any]
     body: onnxscript.OnnxFunction[Any, Any]
     flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
-    workspace_bytes: Callable[[Mapping[str, int]], int]
+    workspace_bytes: Callable[[Mapping[str, int], Mapping[str, float]], int]
 
 
 def register(contract: Contract, eager: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 2 * B * N * H * D + 2 * B * N * H * E
 
 
-def _workspace_bytes(axes: Mapping[str, int]) -> int:
+def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     """The energies, as they come and by head."""
     return 2 * 4 * axes["B"] * axes["N"] * axes["H"]
 

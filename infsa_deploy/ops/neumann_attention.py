@@ -7,7 +7,9 @@ Per batch element and head, with q, k, v: [N, D]:
     y = sum_{t=1..hops} rho^t A^t v         paths of up to `hops` steps, each step discounted by rho
 
 evaluated by Horner's rule, y <- rho A (v + y), `hops` times from y = 0. The norm is one scalar a head, so it is
-applied to the [N, D] product and never to the [N, N] matrix. Source: arXiv:2603.00175.
+applied to the [N, D] product and never to the [N, N] matrix. With one hop nothing needs S again once its squares are
+summed and S v is taken: the function body then walks S in tiles of rows that fit a CPU's cache, a head at a time.
+Source: arXiv:2603.00175.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import no_type_check
 
 import onnxscript
 import torch
-from onnxscript import FLOAT
+from onnxscript import FLOAT, graph
 from onnxscript import opset20 as op
 
 from infsa_deploy.ops.contract import (
@@ -42,6 +44,10 @@ CONTRACT = Contract(
     ),
     outputs=(TensorSpec("y", ("B", "N", "H*D")),),
 )
+
+WHOLE_ELEMENTS = 1 << 23  # of S over all heads: where one product for all of them beats a walk over tiles
+TILE_ELEMENTS = 1 << 21  # of a tile of S, 8 MiB in float32
+TILE_ROWS = 256  # of a tile at least: below, packing the keys for the product costs as much as it saves
 
 
 def _eager(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float) -> torch.Tensor:
@@ -78,15 +84,51 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float):  # noq
     q = op.Squeeze(q3, op.Constant(value_ints=[0]))
     k = op.Squeeze(k3, op.Constant(value_ints=[0]))
     v = op.Squeeze(v3, op.Constant(value_ints=[0]))
-    D = op.Cast(op.Shape(q, start=3), to=FLOAT.dtype)
-    S = op.Relu(op.MatMul(op.Div(q, D), op.Transpose(k, perm=[0, 1, 3, 2])))  # B H N N
-    row_squares = op.ReduceSumSquare(S, op.Constant(value_ints=[3]))  # in two stages, as in eager
-    norm = op.Sqrt(op.ReduceSum(row_squares, op.Constant(value_ints=[2])))
-    scale = op.Div(op.Constant(value_float=rho), op.Add(norm, op.Constant(value_float=eps)))  # B H 1 1
-    y = op.Mul(scale, op.MatMul(S, v))
-    more = op.Sub(op.Constant(value_int=hops), op.Constant(value_int=1))
-    for _ in range(more):
-        y = op.Mul(scale, op.MatMul(S, op.Add(v, y)))
+    tokens = op.Shape(q, start=2, end=3)  # [N]
+    channels = op.Shape(q, start=3)  # [D]
+    D = op.Cast(channels, to=FLOAT.dtype)
+    q = op.Div(q, D)
+    elements = op.Div(op.Mul(op.Size(q), tokens), channels)  # of S: B H N N
+    small = op.LessOrEqual(elements, op.Constant(value_ints=[WHOLE_ELEMENTS]))
+    several = op.Greater(op.Constant(value_int=hops), op.Constant(value_int=1))
+    if op.Squeeze(op.Or(small, several)):
+        S = op.Relu(op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])))  # B H N N
+        row_squares = op.ReduceSumSquare(S, op.Constant(value_ints=[3]))  # in two stages, as in eager
+        squares = op.ReduceSum(row_squares, op.Constant(value_ints=[2]))  # B H 1 1
+        scale = op.Div(op.Constant(value_float=rho), op.Add(op.Sqrt(squares), op.Constant(value_float=eps)))
+        y = op.Mul(scale, op.MatMul(S, v))
+        more = op.Sub(op.Constant(value_int=hops), op.Constant(value_int=1))
+        for _ in range(more):
+            y = op.Mul(scale, op.MatMul(S, op.Add(v, y)))
+    else:
+        least = op.Constant(value_ints=[TILE_ROWS])
+        rows_that_fit = op.Max(op.Div(op.Constant(value_ints=[TILE_ELEMENTS]), tokens), least)
+        tiles = op.Div(op.Sub(op.Add(tokens, rows_that_fit), one), rows_that_fit)  # T
+        rows = op.Div(op.Sub(op.Add(tokens, tiles), one), tiles)  # R
+        missing = op.Sub(op.Mul(tiles, rows), tokens)  # rows of zeros: they add nothing to the norm
+        tile_shape = op.Concat(tiles, rows, channels, axis=0)
+
+        @graph()
+        def of_head(q_head, k_head, v_head):
+            k_columns = op.Transpose(k_head, perm=[1, 0])
+
+            @graph()
+            def of_tile(q_tile):
+                S_tile = op.Relu(op.MatMul(q_tile, k_columns))  # R N
+                return op.MatMul(S_tile, v_head), op.ReduceSum(op.Mul(S_tile, S_tile), one, keepdims=0)
+
+            u_tiles, row_squares_tiles = op.Scan(op.Reshape(q_head, tile_shape), body=of_tile, num_scan_inputs=1)
+            return u_tiles, op.ReduceSum(row_squares_tiles, keepdims=0)
+
+        by_head = op.Concat(op.Constant(value_ints=[-1]), tokens, channels, axis=0)  # B*H N D
+        q_padded = op.Pad(op.Reshape(q, by_head), op.Concat(op.Constant(value_ints=[0]), missing, axis=0), None, one)
+        u_heads, squares_heads = op.Scan(
+            q_padded, op.Reshape(k, by_head), op.Reshape(v, by_head), body=of_head, num_scan_inputs=3
+        )  # B*H T R D and B*H
+        padded = op.Concat(op.Shape(q, end=2), op.Constant(value_ints=[-1]), channels, axis=0)
+        u = op.Slice(op.Reshape(u_heads, padded), op.Constant(value_ints=[0]), tokens, op.Constant(value_ints=[2]))
+        norms = op.Reshape(op.Sqrt(squares_heads), op.Concat(op.Shape(q, end=2), one, one, axis=0))
+        y = op.Mul(op.Div(op.Constant(value_float=rho), op.Add(norms, op.Constant(value_float=eps))), u)
     merged = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
     return op.CastLike(merged, qkv)
 
@@ -97,10 +139,13 @@ def _flops(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
     return 2 * products * axes["B"] * axes["H"] * axes["N"] ** 2 * axes["D"]
 
 
-def _workspace_bytes(axes: Mapping[str, int]) -> int:
-    """The affinity of all heads; q, k and v by head, q once more scaled and k once more transposed."""
+def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -> int:
+    """The affinity, whole or a tile of it with its squares; q, k and v by head, q scaled, k transposed."""
     B, H, N, D = (axes[name] for name in "BHND")
-    return 4 * (B * H * N * N + 5 * B * H * N * D)
+    whole = B * H * N * N
+    if attributes["hops"] == 1 and whole > WHOLE_ELEMENTS:
+        whole = 3 * (TILE_ELEMENTS + TILE_ROWS * N)
+    return 4 * (whole + 6 * B * H * N * D)
 
 
 OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), NeumannAttention, _flops, _workspace_bytes)

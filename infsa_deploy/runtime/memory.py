@@ -35,12 +35,14 @@ def token_count(need: MemoryNeed, image: ImageSpec) -> int | None:
 
 
 def describe_need(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> str:
-    """One line: tokens, the memory of weights and activations, and for pure attention how large N x N is."""
+    """One line: tokens, the memory of weights and activations, and where attention is N x N, how large that is and if it is held."""
     need, tokens = metadata.memory, token_count(metadata.memory, image)
     counted = f"{tokens:,} tokens, " if tokens else ""
     affinity = _affinity_bytes(metadata, tokens)
-    squared = f", of it {format_bytes(affinity * batch)} for N x N over all heads" if affinity else ""
-    total = need.total_bytes(tokens, batch)
+    total, squared = need.total_bytes(tokens, batch), ""
+    if affinity:
+        size, held = format_bytes(affinity * batch), affinity * batch <= total
+        squared = f", of it {size} for N x N over all heads" if held else f"; N x N over all heads, {size}, goes in tiles"
     return f"{batch} x {image.height}x{image.width}: {counted}at least {format_bytes(total)} of memory{squared}"
 
 
@@ -58,7 +60,7 @@ def check_fits(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> Non
 
 def _alternative(metadata: ModelMetadata) -> str:
     if metadata.variant != "linear":
-        return "use a linear model, whose memory does not grow with N x N, or a smaller image."
+        return "use a linear model, which has no N x N, or a smaller image."
     if not metadata.tile_tokens:
         return "export with --tile-tokens 4096, which does not hold the wide activations of all tokens."
     return "use a smaller image."

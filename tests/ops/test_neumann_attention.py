@@ -7,7 +7,7 @@ import torch
 from infsa_models.attention import pure_attention
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.ops.neumann_attention import OP
+from infsa_deploy.ops.neumann_attention import OP, WHOLE_ELEMENTS
 from tests.ops.single_node import run_body
 
 RHO, EPS = 0.9, 1e-6
@@ -35,6 +35,37 @@ def test_eager_and_body(B, N, H, D, hops, dtype, assert_within):
     assert_within(OP.torch_op(qkv, H, RHO, hops, EPS), exact, narrow, dtype)
     attributes = {"heads": H, "rho": RHO, "hops": hops, "eps": EPS}
     assert_within(run_body(OP, {"qkv": qkv}, attributes)[0], exact, narrow, dtype)
+
+
+@pytest.mark.parametrize(
+    ("B", "N", "H"),
+    [(2, 1449, 2), (2, 2050, 2), (1, 8200, 1)],
+    ids=["one tile a head", "tiles with a padded end", "tiles of the least rows"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_body_in_tiles(B, N, H, dtype, assert_within):
+    assert B * H * N**2 > WHOLE_ELEMENTS
+    qkv = packed(B, N, H, 8, dtype=dtype)
+    exact = reference(qkv.double(), H, 1)
+    narrow = reference(qkv, H, 1)
+    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": 1, "eps": EPS})
+    assert_within(body, exact, narrow, dtype)
+
+
+def test_tiles_keep_the_norm_of_each_head_and_image(assert_within):
+    B, N, H, D = 2, 1500, 2, 8
+    qkv = packed(B, N, H, D).view(B, N, 3, H, D)
+    qkv[1, :, :2, 1] *= 100  # one head of one image; its output is as large as the others', being normalised
+    qkv = qkv.view(B, N, -1)
+    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": 1, "eps": EPS})
+    assert_within(body, reference(qkv.double(), H, 1), reference(qkv, H, 1), torch.float32)
+
+
+def test_tiles_need_less_than_the_whole():
+    axes = {"B": 1, "H": 16, "N": 4097, "D": 64}
+    tiled, whole = (OP.workspace_bytes(axes, {"hops": hops}) for hops in (1, 2))
+    assert whole > 4 * 16 * 4097**2
+    assert tiled < whole / 5
 
 
 def test_float64_stays_float64():
