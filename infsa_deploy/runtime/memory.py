@@ -35,14 +35,14 @@ def token_count(need: MemoryNeed, image: ImageSpec) -> int | None:
 
 
 def describe_need(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> str:
-    """One line: tokens, the memory of weights and activations, and where attention is N x N, how large that is and if it is held."""
+    """One line: tokens, the memory of weights and activations, and how large N x N is where attention has one."""
     need, tokens = metadata.memory, token_count(metadata.memory, image)
     counted = f"{tokens:,} tokens, " if tokens else ""
     affinity = _affinity_bytes(metadata, tokens)
     total, squared = need.total_bytes(tokens, batch), ""
     if affinity:
         size, held = format_bytes(affinity * batch), affinity * batch <= total
-        squared = f", of it {size} for N x N over all heads" if held else f"; N x N over all heads, {size}, goes in tiles"
+        squared = f", of it {size} for N x N over all heads" if held else f"; N x N, {size} over all heads, in tiles"
     return f"{batch} x {image.height}x{image.width}: {counted}at least {format_bytes(total)} of memory{squared}"
 
 
