@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from infsa_deploy.config import EngineConfig, Precision
-from infsa_deploy.engine.build import Listener, Origin, build_engine, forecast_engine
-from infsa_deploy.engine.onnx_file import read_onnx
+from infsa_deploy.config import EngineConfig
+from infsa_deploy.engine.build import Listener, Origin, build_engine, check_request, forecast_engine
 from infsa_deploy.engine_records import EngineForecast, EngineRecord
 from infsa_deploy.errors import UsageError
+from infsa_deploy.files import check_target
 
 ARTIFACTS = Path("artifacts")
 LOW_TYPES: dict[str, Literal["fp16", "bf16"]] = {"fp16": "fp16", "bf16": "bf16", "int8": "fp16"}
@@ -38,22 +38,24 @@ def default_engine(model: Path, config: EngineConfig) -> Path:
 
 def build(model: Path, output: Path, config: EngineConfig, listener: Listener) -> EngineRecord:
     """Build an engine from the export `model`; raises as engine.build_engine, ModelError for a graph not retyped."""
-    with _retyped(model, config.precision, listener) as (path, origin):
+    check_target(output)
+    with _retyped(model, config, listener) as (path, origin):
         return build_engine(path, output, config, listener, origin)
 
 
 def forecast(model: Path, config: EngineConfig, listener: Listener) -> EngineForecast:
     """All that can be told of the engine without building it; writes nothing. Raises as `build`."""
-    with _retyped(model, config.precision, listener) as (path, origin), tempfile.TemporaryDirectory() as folder:
+    with _retyped(model, config, listener) as (path, origin), tempfile.TemporaryDirectory() as folder:
         return forecast_engine(path, Path(folder) / "tensorrt.log", config, listener, origin)
 
 
 @contextmanager
-def _retyped(model: Path, precision: Precision | None, listener: Listener) -> Iterator[tuple[Path, Origin]]:
+def _retyped(model: Path, config: EngineConfig, listener: Listener) -> Iterator[tuple[Path, Origin]]:
     """A copy of `model` in the low type, kept for the length of the block; `model` itself where none was asked.
 
     A TensorRT network is strongly typed: its types are those of the ONNX file, and no flag changes them.
     """
+    precision = config.precision
     low = LOW_TYPES.get(precision or "")
     if low is None:
         yield model, Origin(model)
@@ -63,7 +65,7 @@ def _retyped(model: Path, precision: Precision | None, listener: Listener) -> It
     from infsa_deploy.export.precision import retype
     from infsa_deploy.export.store import EXTERNAL_DATA_FROM, weights_bytes
 
-    read_onnx(model)
+    check_request(model, config)
     listener.phase(f"retyping the model to {low}")
     if low != precision:
         listener.note(f"{precision} where the model has Q/DQ nodes, {low} elsewhere")

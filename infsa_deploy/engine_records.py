@@ -26,6 +26,7 @@ class TensorProfile:
         dtype: NumPy's name of the type, or `bfloat16`.
         shape: one size an axis, -1 where it is free.
         minimum, optimum, maximum: smallest, best-served and largest shape; None for an output.
+        lowered: why the largest batch is below the default of 32, where nobody asked for that.
     """
 
     dtype: str
@@ -33,6 +34,7 @@ class TensorProfile:
     minimum: tuple[int, ...] | None = None
     optimum: tuple[int, ...] | None = None
     maximum: tuple[int, ...] | None = None
+    lowered: str | None = None
 
 
 @dataclass(frozen=True)

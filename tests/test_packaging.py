@@ -8,9 +8,12 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from infsa_deploy.engine.flavor import TENSORRT_RTX
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -35,28 +38,37 @@ def test_the_wheel_holds_package_models_weights_and_licence(wheel):
     assert not [name for name in names if name.startswith(("tests", "scripts"))]
 
 
-def test_export_run_validate_outside_the_repository(wheel, tmp_path):
-    """The new environment sees this one's dependencies, but of us only what the wheel brings."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    site = Path(
-        subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory) -> Path:
+    """The packages of a new environment: this one's dependencies, but of us only what the wheel brings."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    found = subprocess.check_output(
+        [folder / "bin" / "python", "-c", "import site; print(site.getsitepackages()[0])"], text=True
     )
-    zipfile.ZipFile(wheel).extractall(site)
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    packages = Path(found.strip())
+    zipfile.ZipFile(wheel).extractall(packages)
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return packages
+
+
+@pytest.fixture
+def typed(site, tmp_path) -> Callable[..., str]:
+    """Type a command in an empty folder; returns what it prints. Without a command: Python code."""
+    python = site.parents[2] / "bin" / "python"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
-    def typed(*arguments: str) -> str:
-        script = "from infsa_deploy.cli import main; main()"
-        command = [str(python), "-c", script, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+    def run(*arguments: str, code: str = "from infsa_deploy.cli import main; main()") -> str:
+        command = [str(python), "-c", code, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
 
-    found = subprocess.check_output(
-        [python, "-c", "import infsa_deploy, infsa_models; print(infsa_deploy.__file__, infsa_models.__file__)"],
-        cwd=tmp_path,
-        env=environment,
-        text=True,
-    )
+    return run
+
+
+def test_export_run_validate_outside_the_repository(typed, site):
+    found = typed(code="import infsa_deploy, infsa_models; print(infsa_deploy.__file__, infsa_models.__file__)")
     assert all(path.startswith(str(site)) for path in found.split())
     assert typed("export", "--variant", "linear") == "artifacts/digits_linear.onnx\n"
     sample = site / "infsa_models" / "samples" / "digit_7.png"
@@ -64,3 +76,14 @@ def test_export_run_validate_outside_the_repository(wheel, tmp_path):
     assert prediction["classes"][0] == "7"
     report = json.loads(typed("validate", "artifacts/digits_linear.onnx", "--images", "8", "--random", "2", "--json"))
     assert report["passed"]
+
+
+@pytest.mark.skipif(not TENSORRT_RTX.installed, reason="needs TensorRT-RTX: pip install tensorrt-rtx-cu13")
+def test_two_commands_end_with_an_engine(typed, site, tmp_path):
+    assert typed("export", "--variant", "linear") == "artifacts/digits_linear.onnx\n"
+    assert typed("build-engine", "--fp16") == "artifacts/digits_linear_fp16.engine\n"
+    plan = (tmp_path / "artifacts" / "digits_linear_fp16.engine").read_bytes()
+    sidecar = json.loads((tmp_path / "artifacts" / "digits_linear_fp16.engine.json").read_text())
+    assert sidecar["plugins"]["layers"] == {"infsa::EnergyPool::1": 4, "infsa::CentralityPool::1": 4}
+    assert set(sidecar["precision"]["products"]) == {"fp16"}
+    assert (site / "infsa_plugins" / "lib" / "libinfsa_plugins.so").read_bytes() in plan

@@ -16,7 +16,7 @@ from infsa_deploy.engine.child import run_compiler
 from infsa_deploy.engine.compiler import Facts, Outcome, Request
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.flavor import OPTIONAL, check_options, choose, choose_targets
-from infsa_deploy.engine.onnx_file import OnnxFile, read_onnx
+from infsa_deploy.engine.onnx_file import OnnxFile, check_for_engines, read_onnx
 from infsa_deploy.engine.proof import plan_names_plugins
 from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
 from infsa_deploy.engine.sidecar import sidecar_path
@@ -137,6 +137,11 @@ def forecast_engine(
     )
 
 
+def check_request(model: Path, config: EngineConfig) -> None:
+    """Raise what build_engine would raise before it starts the builder: worth asking before the model is retyped."""
+    _prepare(model, config, Listener(), None, None)
+
+
 def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Origin | None, plan: Path | None) -> _Build:
     origin = origin or Origin(model)
     gpu = find_gpu()
@@ -146,6 +151,7 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
     if not config.targets:
         listener.note(f"building for {targets[0]}" + (f", {gpu.name}" if gpu else ": no GPU here, sm80 is the A100"))
     onnx_file = read_onnx(model)
+    check_for_engines(onnx_file)
     library = None
     if onnx_file.plugins and config.plugins:
         library = plugin_library.locate(config.plugin_library)
@@ -155,6 +161,8 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
     image = onnx_file.metadata.image if onnx_file.metadata else None
     ranges = resolve_shapes(onnx_file.inputs, config, (image.height, image.width) if image else None)
     listener.note("shapes: " + "; ".join(f"{name} {_spell_range(shapes)}" for name, shapes in ranges.items()))
+    for reason in filter(None, (shapes.lowered for shapes in ranges.values())):
+        listener.note(reason)
     request = Request(
         flavor=flavor,
         model=model,
@@ -242,8 +250,9 @@ def _inputs(build: _Build) -> dict[str, TensorProfile]:
     assert build.facts is not None
     ranges = build.request.ranges
     return {
-        name: TensorProfile(dtype, shape, ranges[name].minimum, ranges[name].optimum, ranges[name].maximum)
+        name: TensorProfile(dtype, shape, given.minimum, given.optimum, given.maximum, given.lowered)
         for name, (dtype, shape) in build.facts.network.inputs.items()
+        for given in (ranges[name],)
     }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "infsa"
 PLUGIN_KEYS = ("plugin_namespace", "plugin_version")
+DYNAMIC_INT8 = frozenset({"DynamicQuantizeLinear", "MatMulInteger"})
 
 Axes = tuple[int | str, ...]
 
@@ -28,6 +29,7 @@ class OnnxFile:
     Attributes:
         inputs: axes of each graph input that is no weight: a size, or a name where it is free.
         plugins: number of custom nodes by the plugin they name, `namespace::op::version`.
+        ops: names of the operators of the main graph.
         weights_bytes: size of all weights, external ones included.
         metadata: what infsa-deploy wrote into it, or None for a file from elsewhere.
     """
@@ -35,6 +37,7 @@ class OnnxFile:
     path: Path
     inputs: dict[str, Axes]
     plugins: Counter[str]
+    ops: frozenset[str]
     weights_bytes: int
     metadata: ModelMetadata | None
 
@@ -56,9 +59,27 @@ def read_onnx(path: Path) -> OnnxFile:
         path=path,
         inputs=_inputs(proto.graph),
         plugins=Counter(_plugin(node) for node in proto.graph.node if node.domain == DOMAIN),
+        ops=frozenset(node.op_type for node in proto.graph.node),
         weights_bytes=sum(_tensor_bytes(tensor) for tensor in proto.graph.initializer),
         metadata=read_metadata(properties, path) if METADATA_KEY in properties else None,
     )
+
+
+def check_for_engines(file: OnnxFile) -> None:
+    """Raise ModelError for an export that was made for ONNX Runtime on a CPU, which no builder of engines parses."""
+    tiles = file.metadata.tile_tokens if file.metadata else None
+    if tiles or any(op.startswith("Sequence") for op in file.ops):
+        raise ModelError(
+            f"{file.path} works on its tokens in tiles{f' of {tiles}' if tiles else ''}.",
+            "tiles are sequences of tensors, which TensorRT has not; they are for ONNX Runtime on a CPU.",
+            "export it again without --tile-tokens.",
+        )
+    if DYNAMIC_INT8 & file.ops:
+        raise ModelError(
+            f"{file.path} is quantised dynamically.",
+            "its ranges are taken at run time, which is for CPUs; engines need Q/DQ nodes with ranges of their own.",
+            "export it again with --int8 --calibration FOLDER, or without --int8.",
+        )
 
 
 def _inputs(graph: onnx.GraphProto) -> dict[str, Axes]:

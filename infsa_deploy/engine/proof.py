@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infsa_deploy.errors import BuildError
 
-CALIBRATE = "give a model with Q/DQ nodes: infsa-deploy export --int8 static"
+CALIBRATE = "give a model with Q/DQ nodes: infsa-deploy export --int8 --calibration FOLDER"
 
 
 def check_creators(expected: Mapping[str, int], creators: Collection[str], library: Path) -> None:
@@ -51,7 +51,7 @@ def check_plugins(expected: Mapping[str, int], found: Mapping[str, int], place: 
 def check_precision(asked: str | None, products: Collection[tuple[str, str]], kept_fp32: Collection[str]) -> None:
     """Raise BuildError unless the products with weights multiply in the type asked for.
 
-    For `int8` one quantized product is enough: which ones are is the calibration's choice.
+    For `int8` at least one must be int8, for which ones are is the calibration's choice, and the rest fp16.
 
     Args:
         products: (layer name, type) of each.
@@ -64,8 +64,9 @@ def check_precision(asked: str | None, products: Collection[tuple[str, str]], ke
             f"they multiply in {_listed(found)}; TensorRT quantizes nothing by itself.",
             CALIBRATE,
         )
-    others = [name for name, kind in products if kind != asked and name not in kept_fp32]
-    if asked in ("fp16", "bf16") and others:
+    allowed = ("int8", "fp16") if asked == "int8" else (asked,)
+    others = [name for name, kind in products if kind not in allowed and name not in kept_fp32]
+    if asked is not None and others:
         raise BuildError(
             f"{asked} was asked, but {len(others)} of {found.total()} products multiply in another type.",
             f"found {_listed(found)}, the first is {others[0]!r}; a network takes its types from the ONNX file alone.",

@@ -17,11 +17,12 @@ KINDS = ("min", "opt", "max")
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """Smallest, best-served and largest shape of one input."""
+    """Smallest, best-served and largest shape of one input; `lowered` says why its default batch is below 32."""
 
     minimum: Shape
     optimum: Shape
     maximum: Shape
+    lowered: str | None = None
 
 
 def resolve_shapes(
@@ -59,7 +60,7 @@ def _resolve(name: str, axes: Axes, given: Mapping[str, Shape | None], own: Mapp
                 f"{first} is {spell(low)}, {second} is {spell(high)}.",
                 "every axis needs min <= opt <= max.",
             )
-    return ShapeRange(minimum, optimum, maximum)
+    return ShapeRange(minimum, optimum, maximum, _why_lowered(axes, maximum, given, own))
 
 
 def _axis_range(
@@ -86,13 +87,28 @@ def _axis_range(
 
 
 def _default_batches(axes: Axes, given: Mapping[str, Shape | None], own: Mapping[int, int]) -> tuple[int, int, int]:
+    room = DEFAULT_ELEMENTS // math.prod(_largest_image(axes, given, own))
+    low, best, high = (max(1, min(batch, room)) for batch in DEFAULT_BATCHES)
+    return low, best, high
+
+
+def _largest_image(axes: Axes, given: Mapping[str, Shape | None], own: Mapping[int, int]) -> Shape:
+    """The axes behind the first, each at the largest size that is stated or the model's own."""
     stated = [shape for shape in given.values() if shape is not None]
-    image = math.prod(
+    return tuple(
         axis if isinstance(axis, int) else max([own.get(index, 1), *(shape[index] for shape in stated)])
         for index, axis in enumerate(axes[1:], start=1)
     )
-    low, best, high = (max(1, min(batch, DEFAULT_ELEMENTS // image)) for batch in DEFAULT_BATCHES)
-    return low, best, high
+
+
+def _why_lowered(axes: Axes, maximum: Shape, given: Mapping[str, Shape | None], own: Mapping[int, int]) -> str | None:
+    if not axes or isinstance(axes[0], int) or given["max"] is not None or maximum[0] >= DEFAULT_BATCHES[-1]:
+        return None
+    image = _largest_image(axes, given, own)
+    return (
+        f"the largest batch is {maximum[0]}, not {DEFAULT_BATCHES[-1]}: an image of {spell(image)} is "
+        f"{math.prod(image):,} numbers, and an input holds at most {DEFAULT_ELEMENTS:,} unless --max-shapes says more"
+    )
 
 
 def _check_fits(option: str, name: str, shape: Shape, inputs: Mapping[str, Axes]) -> None:

@@ -17,6 +17,10 @@ from infsa_deploy.engine_records import EngineRecord, Gpu
 from infsa_deploy.export.pipeline import export_reference
 
 SOURCE = Path(__file__).parent / "plugin_double.cpp"
+PLUGINS = {  # plugin layers of the tiny models
+    "linear": {"infsa::EnergyPool::1": 2, "infsa::CentralityPool::1": 2},
+    "pure": {"infsa::NeumannAttention::1": 2},
+}
 A100 = Gpu("NVIDIA A100-SXM4-80GB", "sm80", 80 << 30)
 
 # TensorRT has no wheel for a machine without a GPU. This module has its name, its version and the API that

@@ -1,7 +1,7 @@
 """Engines built by NVIDIA's builder, without a GPU: plugins, types, shapes and the sidecar are what was asked.
 
-The models are tiny, but for one of 4 layers and 1024 channels at 224 x 224 (marked slow). Image sizes of 1024 and
-9216 are built by hand: `infsa-deploy export --model infvit_linear_4l --image-size 9216`, then build-engine.
+The models are tiny, but for those of 4 layers and 1024 channels (marked slow). What the options combine to is in
+test_matrix.py; scripts/engine_builds.py does the same at full width and up to 9216 x 9216.
 """
 
 from __future__ import annotations
@@ -19,27 +19,9 @@ from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.files import sha256
-from tests.engine.conftest import A100
-from tests.engine.quantized import quantized
+from tests.engine.conftest import A100, PLUGINS
 
-PLUGINS = {
-    "linear": {"infsa::EnergyPool::1": 2, "infsa::CentralityPool::1": 2},
-    "pure": {"infsa::NeumannAttention::1": 2},
-}
 PORTABLE = ("sm80", "sm89", "sm120")
-
-
-@pytest.mark.parametrize("variant", ["linear", "pure"])
-@pytest.mark.parametrize("targets", [("sm80",), PORTABLE])
-def test_plugins_travel_in_the_plan(exported, build, double, tmp_path, variant, targets):
-    record = build(exported(variant), plugin_library=double, targets=targets)
-    plan = (tmp_path / "m.engine").read_bytes()
-    assert record.plugins.mode == "plugins"
-    assert record.plugins.layers == PLUGINS[variant]
-    assert record.plugins.proof == "network and plan"
-    assert record.plugins.embedded
-    assert double.read_bytes() in plan
-    assert (record.targets, record.flavour, record.built_on) == (targets, "tensorrt-rtx", None)
 
 
 def test_plugins_beside_the_plan(exported, build, double, tmp_path):
@@ -83,28 +65,6 @@ def test_the_sidecar_says_what_the_engine_is(exported, build, double, tmp_path):
     assert "Total Activation Memory" in (tmp_path / "m.engine.log").read_text()
 
 
-@pytest.mark.parametrize("plugins", [True, False])
-def test_int8_from_a_quantized_model(exported, build, double, plugins):
-    model = quantized(exported("linear"))
-    record = build(model, precision="int8", plugins=plugins, plugin_library=double if plugins else None)
-    in_graph = sum(node.op_type == "MatMul" for node in onnx.load(model).graph.node)
-    assert record.precision.products == {"fp32": 2, "int8": in_graph}  # convolution and classifier stay
-    assert record.precision.layers_percent["int8"] > 0
-    assert record.metadata.dtype == "fp32"
-
-
-@pytest.mark.parametrize("variant", ["linear", "pure"])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_low_types_with_plugins(exported, double, tmp_path, variant, precision):
-    config = EngineConfig(precision=precision, plugin_library=double)
-    record = build_retyped(exported(variant), tmp_path / "m.engine", config, Listener())
-    assert record.plugins.layers == PLUGINS[variant]
-    convolutions = len(record.precision.kept_fp32)
-    assert convolutions == (precision == "bf16")
-    assert record.precision.products.get("fp32", 0) == convolutions
-    assert record.precision.layers_percent[precision] > 90
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["linear", "pure"])
 def test_the_paper_s_width_at_224(double, tmp_path, variant):
@@ -126,6 +86,16 @@ def test_a_forecast_builds_nothing(exported, double, tmp_path):
     assert forecast.inputs["image"].maximum == (4, 3, 16, 24)
     assert any("predicted memory at image 4x3x16x24" in note for note in notes)
     assert not list(tmp_path.glob("*.engine*"))
+
+
+def test_a_lowered_batch_is_told_and_recorded(exported, double, tmp_path):
+    notes = []
+    config = EngineConfig(plugin_library=double)
+    model = exported("linear", image_size=(2048, 2048), patch_size=128)
+    forecast = forecast_engine(model, tmp_path / "x.log", config, Listener(note=notes.append))
+    assert forecast.inputs["image"].maximum[0] == 16
+    assert "the largest batch is 16, not 32" in forecast.inputs["image"].lowered
+    assert forecast.inputs["image"].lowered in notes
 
 
 def test_external_weights(exported, build, double):

@@ -10,12 +10,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.quantization import quantize_dynamic
 
-from infsa_deploy.config import EngineConfig
+from infsa_deploy.build import build as build_retyped
+from infsa_deploy.config import EngineConfig, ExportConfig
 from infsa_deploy.engine.build import Listener, build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.errors import BuildError, HostError, ModelError, UsageError
+from infsa_deploy.export.pipeline import export_reference
 from tests.engine.conftest import _folder
+from tests.engine.quantized import quantized
 
 
 @contextmanager
@@ -119,6 +123,42 @@ def test_fp16_asked_and_fp32_found(exported, build, double, left_over):
 def test_int8_asked_and_nothing_quantized(exported, build, double):
     with pytest.raises(BuildError, match="none of 10 products is quantized"):
         build(exported("pure"), plugin_library=double, precision="int8")
+
+
+def test_int8_asked_and_the_rest_left_in_fp32(exported, build, double, left_over):
+    with pytest.raises(BuildError, match="int8 was asked, but 2 of 18 products multiply in another type") as failed:
+        build(quantized(exported("linear")), plugin_library=double, precision="int8")
+    assert "2 fp32, 16 int8" in failed.value.why
+    assert left_over() == []
+
+
+@pytest.mark.parametrize("precision", ["fp16", None])
+def test_tiles_are_for_another_runtime(tiny, tmp_path, double, precision, left_over):
+    reference = tiny("linear", image_size=(64, 64))
+    export_reference(reference, tmp_path / "tiled.onnx", ExportConfig(tile_tokens=16))
+    config = EngineConfig(precision=precision, plugin_library=double)
+    with pytest.raises(ModelError, match=r"works on its tokens in tiles of 16") as failed:
+        build_retyped(tmp_path / "tiled.onnx", tmp_path / "m.engine", config, Listener())
+    assert failed.value.fix == "export it again without --tile-tokens."
+    assert left_over() == []
+
+
+@pytest.mark.parametrize("precision", ["int8", None])
+def test_dynamic_int8_is_for_another_runtime(exported, tmp_path, double, precision):
+    model = exported("linear")
+    quantize_dynamic(model, tmp_path / "dynamic.onnx")
+    config = EngineConfig(precision=precision, plugin_library=double)
+    with pytest.raises(ModelError, match="is quantised dynamically") as failed:
+        build_retyped(tmp_path / "dynamic.onnx", tmp_path / "m.engine", config, Listener())
+    assert "--int8 --calibration" in failed.value.fix
+
+
+def test_what_the_machine_lacks_is_told_before_the_model_is_retyped(exported, tmp_path):
+    told: list[str] = []
+    config = EngineConfig(precision="fp16", plugin_library=tmp_path / "missing.so")
+    with pytest.raises(UsageError, match="does not exist"):
+        build_retyped(exported("linear"), tmp_path / "m.engine", config, Listener(phase=told.append, note=told.append))
+    assert told == []
 
 
 def test_min_larger_than_opt(exported, build):

@@ -65,6 +65,20 @@ def test_default_batches_of_huge_images():
     assert [shape[0] for shape in ranges({"image": ("batch", 3, 2048, 2048)})] == [1, 8, 16]
 
 
+def test_a_lowered_batch_is_explained_and_a_stated_one_is_not():
+    huge = {"image": ("batch", 3, 2048, 2048)}
+
+    def lowered(inputs, **shapes):
+        return resolve_shapes(inputs, EngineConfig(**shapes))["image"].lowered
+
+    assert "the largest batch is 16, not 32: an image of 3x2048x2048 is 12,582,912 numbers" in lowered(huge)
+    assert lowered(huge, opt_shapes={"image": (8, 3, 2048, 2048)}) is not None
+    assert lowered(huge, max_shapes={"image": (2, 3, 2048, 2048)}) is None
+    assert lowered(huge, min_shapes={"image": (40, 3, 2048, 2048)}) is None
+    assert lowered(IMAGE) is None
+    assert lowered({"image": (1, 3, 2048, 2048)}) is None
+
+
 def test_free_image_axes_take_the_model_s_own_size_unless_stated():
     free = {"image": ("batch", 3, "16*rows", "16*columns")}
 
