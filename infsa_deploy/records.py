@@ -285,13 +285,23 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """One tensor of two models: `max_abs` is the largest difference, `relative` over the largest value."""
+    """A layer's output in two models.
+
+    Attributes:
+        node: name of the node, or of the module where the model compared with is the reference.
+        op: its operator, or the module's class.
+        tensor: name of the tensor; of the nearest one to a module's output, empty where none has its shape.
+        max_abs: the largest difference.
+        relative: the same over the largest value.
+        bound_relative: what `relative` may be.
+    """
 
     node: str
     op: str
     tensor: str
     max_abs: float
     relative: float
+    bound_relative: float
 
 
 @dataclass(frozen=True)
@@ -299,15 +309,13 @@ class Divergence:
     """Two models layer by layer.
 
     Attributes:
-        bound_relative: what a layer's `relative` may be.
-        layers: number of tensors compared.
-        first: the first layer above the bound, in the order of the graph, or None.
-        worst: the layer with the largest `relative`.
+        layers: number of layers compared.
+        first: the first layer above its bound, in the order in which they run, or None.
+        worst: the layer furthest above its bound, or nearest to it.
     """
 
     base: str
     candidate: str
-    bound_relative: float
     layers: int
     first: LayerDifference | None
     worst: LayerDifference

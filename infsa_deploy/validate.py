@@ -88,7 +88,7 @@ def validate_model(
     for model, image in _at_sizes(reference.module, metadata.image):
         model = with_attention_maps(to_reference(model), reference) if maps else model
         exact = EagerSession(model, image, "fp64")
-        yardstick = _yardstick(model, image, metadata.dtype)
+        yardstick = yardstick_session(model, image, metadata.dtype)
         for kind, batches in _inputs(plan, image, metadata.dtype).items():
             kind = f"{kind} {image.height}x{image.width}"
             progress(f"comparing {kind} images")
@@ -138,7 +138,7 @@ def _at_sizes(module: nn.Module, image: ImageSpec) -> Iterator[tuple[nn.Module, 
         yield module.at_image_size(size), replace(image, height=size[0], width=size[1], multiple_of=None)
 
 
-def _yardstick(module: nn.Module, image: ImageSpec, dtype: str) -> Session:
+def yardstick_session(module: nn.Module, image: ImageSpec, dtype: str) -> EagerSession:
     """What runs eagerly in the artefact's precision; below float32 the form on the ops, whose sums are float32.
 
     The reference formula itself, in float16, overflows in those sums: its error would excuse anything.

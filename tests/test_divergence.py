@@ -1,6 +1,9 @@
-"""The first layer at which two files of one model part."""
+"""The first layer at which an artefact parts from its reference, or from another artefact."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -8,13 +11,18 @@ import pytest
 from infsa_models.checkpoint import save_vit
 
 from infsa_deploy.cli import main
-from infsa_deploy.config import ModelSource
-from infsa_deploy.divergence import find_divergence
-from infsa_deploy.errors import UsageError
+from infsa_deploy.config import EngineConfig, ExportConfig, ModelSource
+from infsa_deploy.divergence import between_files, find_divergence, from_reference
+from infsa_deploy.engine.build import build_engine
+from infsa_deploy.engine.flavor import TENSORRT_RTX
+from infsa_deploy.engine.sidecar import read_sidecar
+from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.inner_tensors import inner_tensors
 from infsa_deploy.records import ValidationSet, from_json
+from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.validate import Plan, validate_model
 
 PLAN = Plan(real=2, random=2)
@@ -41,7 +49,7 @@ def pair(tiny, tmp_path):
 @pytest.mark.parametrize("factor", [2.0, float("nan")])
 def test_the_damaged_layer_is_named(pair, factor):
     base, damaged = pair("blocks.0.norm1.weight", factor)
-    found = find_divergence(base, validate_model(damaged, PLAN, threads=1), PLAN)
+    found = between_files(base, validate_model(damaged, PLAN, threads=1), PLAN)
     assert found.first.op == "LayerNormalization"
     model, _ = load_model(damaged)
     assert found.first.node in [use.node.name for use in model.graph.initializers["blocks.0.norm1.weight"].uses()]
@@ -50,26 +58,104 @@ def test_the_damaged_layer_is_named(pair, factor):
 
 def test_equal_models_do_not_part(pair):
     base, same = pair("blocks.0.norm1.weight", 1.0)
-    found = find_divergence(base, validate_model(same, PLAN, threads=1), PLAN)
+    found = between_files(base, validate_model(same, PLAN, threads=1), PLAN)
     assert found.first is None
     assert found.worst.relative == 0.0
 
 
-def test_engines_cannot_be_looked_into(pair, tmp_path):
-    _, same = pair("blocks.0.norm1.weight", 1.0)
-    report = validate_model(same, PLAN, threads=1)
-    with pytest.raises(UsageError, match="is an engine"):
-        find_divergence(tmp_path / "m.engine", report, PLAN)
+@pytest.mark.parametrize(
+    ("weight", "module"),
+    [
+        ("blocks.0.norm1.weight", "blocks.0.norm1"),
+        ("blocks.1.mlp.expand.bias", "blocks.1.mlp"),
+        ("blocks.1.attention.bv", "blocks.1.attention"),
+        ("head.bias", "head"),
+    ],
+)
+def test_the_damaged_module_of_the_reference_is_named(pair, weight, module):
+    _, damaged = pair(weight, 2.0)
+    found = from_reference(validate_model(damaged, PLAN, threads=1), PLAN)
+    assert found.first.node == module
+    assert found.first.relative > found.first.bound_relative
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [("linear", {"dtype": "fp16"}), ("linear", {"dynamic_size": True}), ("pure", {}), ("pure", {"fold": False})],
+)
+def test_each_stage_of_the_reference_is_found_in_an_export(tiny, tmp_path, variant, changes):
+    weights = tmp_path / "m.safetensors"
+    save_vit(tiny(variant).module, weights)
+    path = tmp_path / "m.onnx"
+    export_reference(load_reference(ModelSource(weights=str(weights))), path, ExportConfig(**changes))
+    found = from_reference(validate_model(path, PLAN, threads=1), PLAN)
+    assert found.first is None
+    assert found.layers == 5  # patches, two blocks, norm, head
+
+
+@pytest.fixture
+def engine(pair, tmp_path, monkeypatch):
+    """An engine of the damaged model beside its ONNX file, and runs of engines by ONNX Runtime on what they are of."""
+    if not TENSORRT_RTX.installed:
+        pytest.skip("needs TensorRT-RTX: pip install tensorrt-rtx-cu13")
+    _, damaged = pair("blocks.0.norm1.weight", 2.0)
+    path = tmp_path / "m.engine"
+    build_engine(damaged, path, EngineConfig(plugins=False, max_shapes={"image": (4, 3, 16, 24)}))
+    monkeypatch.setattr("infsa_deploy.inner_tensors.require_gpu", lambda purpose: None)
+    monkeypatch.setattr("infsa_deploy.inner_tensors.TrtSession", Replayed)
+    return path
+
+
+class Replayed(OrtSession):
+    """What an engine computes, by the ONNX file beside it; the sidecar must promise what comes out."""
+
+    def __init__(self, engine: Path) -> None:
+        record = read_sidecar(engine)
+        super().__init__(engine.with_name(record.onnx), threads=1)
+        assert {info.name for info in self.outputs} == set(record.outputs)
+        assert record.inputs["image"].maximum == (4, 3, 16, 24)
+        assert record.plugins.mode == "bodies"
+
+
+def test_an_engine_is_built_again_with_every_tensor_an_output(engine, tmp_path):
+    damaged = validate_model(tmp_path / "damaged.onnx", PLAN, threads=1)
+    report = replace(damaged, model=str(engine))
+    assert between_files(tmp_path / "base.onnx", report, PLAN).first.op == "LayerNormalization"
+    assert from_reference(report, PLAN).first.node == "blocks.0.norm1"
+
+
+def test_an_engine_without_its_model_cannot_be_looked_into(engine, tmp_path):
+    report = replace(validate_model(tmp_path / "damaged.onnx", PLAN, threads=1), model=str(engine))
+    (tmp_path / "damaged.onnx").write_bytes(b"another")
+    with pytest.raises(ModelError, match="cannot be built again to look into it") as failed:
+        from_reference(report, PLAN)
+    assert "damaged.onnx with SHA-256" in failed.value.why
+
+
+def test_looking_into_an_engine_needs_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("infsa_deploy.engine.driver.find_gpu", lambda: None)
+    with pytest.raises(HostError, match="needs an NVIDIA GPU"):
+        inner_tensors(tmp_path / "m.engine", np.zeros((1, 3, 16, 24), np.float32))
+
+
+def test_more_than_two(pair):
+    _, same = pair("head.bias", 1.0)
+    with pytest.raises(UsageError, match="takes one or two models"):
+        find_divergence([validate_model(same, PLAN, threads=1)] * 3, PLAN)
 
 
 def test_as_typed(pair, capsys):
     base, damaged = map(str, pair("blocks.0.norm1.weight", 2.0))
     options = ["--images", "2", "--random", "0", "--threads", "1", "--find-divergence"]
-    for typed, code in (([base, damaged], 6), ([base], 2)):
+    for typed, code, said in (
+        ([base, damaged], 6, "first to leave the bound: LayerNormalization 'node_layer_norm'"),
+        ([damaged], 6, "first to leave the bound: LayerNorm 'blocks.0.norm1'"),
+        ([base], 0, "no layer leaves the bound"),
+    ):
         with pytest.raises(SystemExit) as ended:
             main(["validate", *typed, *options])
         assert ended.value.code == code
-    assert "first to leave the bound: LayerNormalization" in capsys.readouterr().out
+        assert said in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["validate", base, damaged, *options, "--json"])
     assert from_json(ValidationSet, capsys.readouterr().out).divergence.first.op == "LayerNormalization"

@@ -12,6 +12,7 @@ from infsa_deploy.records import (
     Divergence,
     ExportReport,
     GraphSummary,
+    LayerDifference,
     OutputComparison,
     PairComparison,
     ValidationReport,
@@ -58,15 +59,16 @@ def pairs_table(pairs: Sequence[PairComparison]) -> Table:
 
 def divergence_lines(divergence: Divergence) -> list[str]:
     """Where two models part, in one or two sentences."""
-    worst = divergence.worst
-    lines = [
-        f"{divergence.layers} layers compared; bound {divergence.bound_relative:.3g} of the largest value; "
-        f"worst: {worst.op} {worst.node!r} at {worst.relative:.3g}"
-    ]
+    lines = [f"{divergence.candidate} against {divergence.base}: {divergence.layers} layers compared"]
     if divergence.first is None:
-        return [*lines, "no layer leaves the bound"]
-    first = divergence.first
-    return [*lines, f"first to leave the bound: {first.op} {first.node!r}, {first.tensor!r}, at {first.relative:.3g}"]
+        return [*lines, f"no layer leaves the bound; nearest to it: {_layer(divergence.worst)}"]
+    return [*lines, f"first to leave the bound: {_layer(divergence.first)}"]
+
+
+def _layer(layer: LayerDifference) -> str:
+    tensor = f"tensor {layer.tensor!r}" if layer.tensor else "no tensor of its shape"
+    place = f"{layer.op} {layer.node!r}, {tensor}"
+    return f"{place}, off by {layer.relative:.3g} of its largest value where {layer.bound_relative:.3g} is allowed"
 
 
 def checks_table(results: list[CheckResult]) -> Table:

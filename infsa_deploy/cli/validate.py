@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from infsa_deploy.cli.parameters import FILE, json_option, threads_option
-from infsa_deploy.errors import ToleranceError, UsageError
+from infsa_deploy.errors import ToleranceError
 
 
 @click.command()
@@ -17,7 +17,7 @@ from infsa_deploy.errors import ToleranceError, UsageError
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the noise.")
 @click.option("--weights", type=FILE, help="The checkpoint, if it has moved since the export.")
 @click.option("--module", help="package.module:factory of the reference, if the model was exported from Python.")
-@click.option("--find-divergence", is_flag=True, help="Of two ONNX files: the first layer that leaves the bound.")
+@click.option("--find-divergence", is_flag=True, help="Name the first layer that leaves the bound.")
 @threads_option
 @json_option
 def command(
@@ -34,6 +34,11 @@ def command(
     """Compare each MODEL, an ONNX file or an engine, with its reference in float64, and each two with each other.
 
     Exits with 6 when one is out of the derived bound.
+
+    --find-divergence compares layers. Of one MODEL: the stages of the eager reference (blocks, and modules in them),
+    whose outputs are looked for among its tensors. Of two: tensors of the same name, the trusted MODEL first; take
+    exports of one form. An engine is built again from the ONNX file beside it with every tensor as an output, on the
+    GPU it is for; tensors that are outputs are not fused, so a fault of a fused kernel may not show.
     """
     from rich.console import Console
 
@@ -43,8 +48,6 @@ def command(
     from infsa_deploy.records import ValidationSet, to_json
     from infsa_deploy.validate import Plan, validate_model
 
-    if find_divergence and len(models) != 2:
-        raise UsageError("--find-divergence needs two models.", f"{len(models)} given.", "name the trusted one first.")
     plan, progress = Plan(real, random, seed), Console(stderr=True)
     with progress.status("loading the model") as status:
         reports = tuple(
@@ -52,15 +55,15 @@ def command(
             for path in models
         )
         pairs = tuple(compare_pairs(models, plan, threads)) if len(models) > 1 else ()
-        parting = divergence.find_divergence(models[0], reports[1], plan) if find_divergence else None
+        found = divergence.find_divergence(reports, plan, weights=weights, module=module) if find_divergence else None
     if as_json:
-        click.echo(to_json(ValidationSet(reports, pairs, parting) if pairs else reports[0]))
+        click.echo(to_json(ValidationSet(reports, pairs, found) if pairs or found else reports[0]))
     else:
         for report in reports:
             Console().print(comparison_table(report))
         if pairs:
             Console().print(pairs_table(pairs))
-        for line in divergence_lines(parting) if parting else ():
+        for line in divergence_lines(found) if found else ():
             click.echo(line)
     failed = [(report.model, c) for report in reports for c in report.comparisons if not c.passed]
     if failed:
