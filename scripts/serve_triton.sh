@@ -18,10 +18,15 @@ if [ "$(cat "$env/stamp" 2>/dev/null)" != "$stamp" ]; then
     package=$("$python" -c "import importlib.util as u; print(*u.find_spec('pytriton').submodule_search_locations)")
     printf '%s\n' "$root" "$root/models" > "$(dirname "$package")/infsa_deploy.pth"
     version=$("$python" -c "import sys; print('%d.%d' % sys.version_info[:2])")
+    stub=$package/tritonserver/python_backend_stubs/$version/triton_python_backend_stub
+    if [ ! -e "$stub" ]; then
+        echo "this server cannot run Python $version; put one of these first on PATH: $(ls "$(dirname "$(dirname "$stub")")" | tr '\n' ' ')" >&2
+        exit 3
+    fi
     ln -s "$package/tritonserver" "$env/tritonserver"
     ln -s "$(dirname "$package")/nvidia_pytriton.libs" "$env/libraries"
     cp -r "$package/tritonserver/backends" "$env/backends"
-    cp "$package/tritonserver/python_backend_stubs/$version/triton_python_backend_stub" "$env/backends/python/"
+    cp "$stub" "$env/backends/python/"
     echo "$stamp" > "$env/stamp"
 fi
 export PATH=$env/bin:$PATH LD_LIBRARY_PATH=$env/libraries

@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 environment export,cpu,rtx,energy,evaluate,plot,peers,serve,dev
-# TensorRT's headers, for the plugins; the wheel asks for packages that its headers do not need
-"$python" -m pip install --quiet --no-deps kernel-lens==2.0.1
+# TensorRT's headers, and KServe's schema; the wheels ask for packages that these do not need
+"$python" -m pip install --quiet --no-deps kernel-lens==2.0.1 kserve==0.21.0
 export PATH=$PWD/.venv/bin:$PATH
 
 bin=.venv/bin

@@ -16,7 +16,7 @@ from infsa_models.vit import ViT, ViTConfig
 
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.export.sources import Reference
+from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -52,6 +52,16 @@ def _why_no_gpu() -> str:
 @pytest.fixture(scope="session")
 def golden() -> Path:
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory) -> dict[str, Path]:
+    """The exported digits models by variant; they take the same input and have the same classes."""
+    folder = tmp_path_factory.mktemp("digits")
+    paths = {variant: folder / f"digits_{variant}.onnx" for variant in ("linear", "pure")}
+    for variant, path in paths.items():
+        export_reference(load_reference(ModelSource(model=f"digits_{variant}")), path, ExportConfig())
+    return paths
 
 
 @pytest.fixture

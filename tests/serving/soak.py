@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,8 @@ from infsa_deploy.serving.package import package
 ROOT = Path(__file__).parent.parent.parent
 SAMPLES = sorted((ROOT / "models" / "infsa_models" / "samples").glob("digit_*.png"))
 START_S, MODEL = 300, "digits"
+COUNTERS = {"request_success": "requests", "count": "images", "exec_count": "runs"}
+CONTROL = ("--model-control-mode=explicit", "--load-model=*")
 PROTOCOLS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
@@ -54,22 +56,22 @@ class Server:
         return PROTOCOLS[protocol].InferenceServerClient(getattr(self, protocol))
 
     def counters(self, version: str) -> Counter[str]:
-        """What the server counts of a version of the model: request_success, count (of images), exec_count."""
+        """What the server counts of a version of the model: requests answered, images in them, runs."""
         text = urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10).read().decode()
         pattern = rf'^nv_inference_(\w+){{model="{MODEL}",version="{version}"}} ([\d.]+)$'
-        return Counter({name: int(float(value)) for name, value in re.findall(pattern, text, re.MULTILINE)})
+        found = dict(re.findall(pattern, text, re.MULTILINE))
+        return Counter({ours: int(float(found.get(theirs, 0))) for theirs, ours in COUNTERS.items()})
 
 
 @contextmanager
-def serving(repository: Path, log: Path) -> Iterator[Server]:
+def serving(repository: Path, log: Path, options: Sequence[str] = CONTROL) -> Iterator[Server]:
     """Run scripts/serve_triton.sh on free ports until the block ends."""
     http, grpc, metrics = _free_ports(3)
     ports = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
-    control = ["--model-control-mode=explicit", "--load-model=*"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     with log.open("w") as output:
         process = subprocess.Popen(
-            ["bash", ROOT / "scripts" / "serve_triton.sh", repository, *ports, *control],
+            ["bash", ROOT / "scripts" / "serve_triton.sh", repository, *ports, *options],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -223,7 +225,7 @@ def soak(server: Server, repository: Path, models: dict[str, Path], seconds: flo
         "failures": asking.failures,
         "malformed_refused": asking.refused,
         "counted_by_server": {"1, until the reload": dict(first), "2": dict(second)},
-        "requests_a_run": [round(n["request_success"] / n["exec_count"], 2) for n in (first, second)],
+        "requests_a_run": [round(n["requests"] / n["runs"], 2) for n in (first, second)],
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 import infsa_deploy
 from infsa_deploy.cli import main
 from tests.serving.soak import MODEL, PROTOCOLS, SAMPLES, encoded, infer, make_repository, serving, soak
+from tests.test_readme import programs
 
 pytestmark = pytest.mark.slow
 
@@ -67,15 +70,13 @@ def test_errors_say_why(server):
             infer(server.client("grpc"), "grpc", model, name, array)
 
 
-def test_classes_by_name(server, digits):
-    http = PROTOCOLS["http"]
-    with infsa_deploy.load(digits["linear"], threads=1) as model:
-        array = model.preprocess(SAMPLES[7])
-    tensor = http.InferInput("image", list(array.shape), "FP32")
-    tensor.set_data_from_numpy(array)
-    wanted = http.InferRequestedOutput("logits", class_count=1)
-    (best,) = server.client("http").infer(MODEL, [tensor], outputs=[wanted]).as_numpy("logits")[0]
-    assert best.decode().split(":")[2] == "7"
+def test_the_program_in_the_readme(server, tmp_path, monkeypatch, capsys):
+    (program,) = programs("Behind a server")
+    shutil.copy(SAMPLES[7], tmp_path / "first.png")
+    monkeypatch.chdir(tmp_path)
+    here = program.replace("localhost:8000", server.http).replace("digits_linear_image", f"{MODEL}_image")
+    exec(compile(here, "README.md", "exec"), {})
+    assert re.fullmatch(r"\[\[b'[\d.]+:7:7'\]\]\n", capsys.readouterr().out)
 
 
 def test_a_minute_of_sixteen_clients(server, repository, digits):
@@ -83,5 +84,5 @@ def test_a_minute_of_sixteen_clients(server, repository, digits):
     assert found["failures"] == []
     assert found["malformed_refused"] > 0
     assert set(found["answered_by_version"]) == {"1", "2"}
-    assert found["counted_by_server"]["2"]["request_success"] == found["answered_by_version"]["2"]
+    assert found["counted_by_server"]["2"]["requests"] == found["answered_by_version"]["2"]
     assert min(found["requests_a_run"]) > 1
