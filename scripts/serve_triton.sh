@@ -20,7 +20,8 @@ if [ "$(cat "$env/stamp" 2>/dev/null)" != "$stamp" ]; then
     version=$("$python" -c "import sys; print('%d.%d' % sys.version_info[:2])")
     stub=$package/tritonserver/python_backend_stubs/$version/triton_python_backend_stub
     if [ ! -e "$stub" ]; then
-        echo "this server cannot run Python $version; put one of these first on PATH: $(ls "$(dirname "$(dirname "$stub")")" | tr '\n' ' ')" >&2
+        echo "this server has no backend for Python $version: put another python3 first on PATH, one of" \
+            "$(ls -x "$package/tritonserver/python_backend_stubs")" >&2
         exit 3
     fi
     ln -s "$package/tritonserver" "$env/tritonserver"
