@@ -138,10 +138,12 @@ class EngineInspection:
 
     Attributes:
         layers: number of layers by kind, and `unopened` the reason where there is none.
+        types: number of layers by the type of their first output, in TensorRT's words.
         device_memory_bytes: memory a context needs on the device.
     """
 
     engine: EngineRecord
     layers: Mapping[str, int] | None
+    types: Mapping[str, int] | None
     device_memory_bytes: int | None
     unopened: str | None

@@ -31,6 +31,8 @@ def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
         if plugins.library:
             rows["plugin library"] = f"{plugins.library}, {'in the plan' if plugins.embedded else 'beside the engine'}"
         rows |= _built_rows(engine)
+    else:
+        rows["weights"] = _megabytes(engine.weights_bytes)
     table = folding_table("", title)
     for name, text in rows.items():
         table.add_row(name, Text(text))
@@ -44,6 +46,8 @@ def inspection_table(inspection: EngineInspection, title: str) -> Table:
         table.add_row("engine", Text(f"not opened: {inspection.unopened}"))
         return table
     table.add_row("engine", Text(", ".join(f"{count} {kind}" for kind, count in inspection.layers.items())))
+    types = ", ".join(f"{count} {kind}" for kind, count in (inspection.types or {}).items())
+    table.add_row("types of outputs", Text(types or "not told"))
     table.add_row("device memory", Text(_megabytes(inspection.device_memory_bytes)))
     return table
 
@@ -62,7 +66,8 @@ def _built_rows(engine: EngineRecord) -> dict[str, str]:
 def _profile(name: str, profile: TensorProfile) -> str:
     shapes = [shape for shape in (profile.minimum, profile.optimum, profile.maximum) if shape]
     spelled = ["x".join(map(str, shape)) for shape in shapes or [profile.shape]]
-    return f"{name}: {profile.dtype} " + " / ".join(spelled)
+    lowered = f"\n{profile.lowered}" if profile.lowered else ""
+    return f"{name}: {profile.dtype} {' / '.join(spelled)}{lowered}"
 
 
 def _megabytes(count: int | None) -> str:

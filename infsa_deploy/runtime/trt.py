@@ -203,14 +203,13 @@ def inspect_engine(path: Path) -> EngineInspection:
     record = sidecar.read_sidecar(path)
     sidecar.check_file(path, record)
     if find_gpu() is None:
-        return EngineInspection(record, None, None, "there is no GPU here to open it on.")
+        return EngineInspection(record, None, None, None, "there is no GPU here to open it on.")
     opened = Engine(path)
     text = opened.engine.create_engine_inspector().get_engine_information(opened.trt.LayerInformationFormat.JSON)
-    kinds = Counter(
-        str(layer.get("LayerType", "layer")) if isinstance(layer, dict) else "layer"
-        for layer in json.loads(text)["Layers"]
-    )
-    return EngineInspection(record, dict(kinds), int(opened.engine.device_memory_size_v2), None)
+    layers = [layer if isinstance(layer, dict) else {} for layer in json.loads(text)["Layers"]]
+    kinds = Counter(str(layer.get("LayerType", "layer")) for layer in layers)
+    types = Counter(str(layer["Outputs"][0].get("Format/Datatype")) for layer in layers if layer.get("Outputs"))
+    return EngineInspection(record, dict(kinds), dict(types), int(opened.engine.device_memory_size_v2), None)
 
 
 def check_profile(record: EngineRecord, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from infsa_deploy.cli.engine_tables import inspection_table
 from infsa_deploy.config import ModelSource
 from infsa_deploy.engine import driver
 from infsa_deploy.engine.driver import find_gpu
@@ -27,7 +28,7 @@ from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
 from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, to_json
 from infsa_deploy.runtime.model import Model, load
-from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile
+from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile, inspect_engine
 
 PLAN = b"a plan" * 100
 IMAGE = TensorProfile("float32", (-1, 3, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 4, 4))
@@ -204,6 +205,27 @@ def test_engine_that_tensorrt_refuses(written, tensorrt):
     with pytest.raises(HostError, match="cannot load") as failed:
         Engine(written())
     assert failed.value.why == "Serialization assertion failed"
+
+
+def test_inspection_of_an_engine_that_opens(written, tensorrt, monkeypatch):
+    layers = [
+        {"Name": "conv", "LayerType": "CaskConvolution", "Outputs": [{"Name": "y", "Format/Datatype": "Half"}]},
+        {"Name": "pool", "LayerType": "PluginV3", "Outputs": [{"Name": "z", "Format/Datatype": "Half"}]},
+        "a layer of an engine that keeps names alone",
+    ]
+    opened = types.SimpleNamespace(
+        create_engine_inspector=lambda: types.SimpleNamespace(
+            get_engine_information=lambda form: json.dumps({"Layers": layers})
+        ),
+        device_memory_size_v2=4096,
+    )
+    monkeypatch.setattr(tensorrt.Runtime, "deserialize_cuda_engine", lambda self, plan: opened)
+    tensorrt.LayerInformationFormat = types.SimpleNamespace(JSON=1)
+    found = inspect_engine(written())
+    assert found.layers == {"CaskConvolution": 1, "PluginV3": 1, "layer": 1}
+    assert (found.types, found.device_memory_bytes, found.unopened) == ({"Half": 2}, 4096, None)
+    table = inspection_table(found, "m.engine")
+    assert "2 Half" in str(list(table.columns[1].cells))
 
 
 def test_plugins_in_the_plan_need_no_library_but_leave_to_run(written, tensorrt):
