@@ -196,15 +196,18 @@ class TrtSession:
 
 
 def inspect_engine(path: Path) -> EngineInspection:
-    """The engine's sidecar and, where there is a GPU, its layers and memory.
+    """The engine's sidecar and, where it can be opened, its layers, their types and its memory.
 
-    Raises: as Engine, but for a missing GPU, which is told in the record.
+    Raises: ModelError as Engine; what the machine lacks is told in the record.
     """
     record = sidecar.read_sidecar(path)
     sidecar.check_file(path, record)
     if find_gpu() is None:
         return EngineInspection(record, None, None, None, "there is no GPU here to open it on.")
-    opened = Engine(path)
+    try:
+        opened = Engine(path)
+    except HostError as error:
+        return EngineInspection(record, None, None, None, error.what)
     text = opened.engine.create_engine_inspector().get_engine_information(opened.trt.LayerInformationFormat.JSON)
     layers = [layer if isinstance(layer, dict) else {} for layer in json.loads(text)["Layers"]]
     kinds = Counter(str(layer.get("LayerType", "layer")) for layer in layers)

@@ -228,6 +228,12 @@ def test_inspection_of_an_engine_that_opens(written, tensorrt, monkeypatch):
     assert "2 Half" in str(list(table.columns[1].cells))
 
 
+def test_inspection_of_an_engine_that_does_not_open(written, tensorrt):
+    found = inspect_engine(written(targets=("sm90",)))
+    assert (found.layers, found.engine.targets) == (None, ("sm90",))
+    assert "was built for sm90; this GPU, Stand-in A100, is sm80" in found.unopened
+
+
 def test_plugins_in_the_plan_need_no_library_but_leave_to_run(written, tensorrt):
     use = PluginUse("plugins", "lib.so", "0" * 64, True, {"infsa::EnergyPool::1": 4}, "engine")
     Engine(written(plugins=use))
