@@ -39,6 +39,7 @@ EXTRAS = {
     "zeus": "energy",
     "matplotlib": "plot",
     "google": "serve",
+    "grpc": "serve",
     "tritonclient": "serve",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it

@@ -58,6 +58,15 @@ def check_fits(metadata: ModelMetadata, image: ImageSpec, batch: int = 1) -> Non
     )
 
 
+def largest_batch(metadata: ModelMetadata, image: ImageSpec, most: int) -> int:
+    """How many images of up to `most` a run may have in the memory that is free; at least one."""
+    free, need = available_bytes(), metadata.memory
+    one = need.total_bytes(token_count(need, image)) - need.weights_bytes
+    if free is None or one <= 0:
+        return most
+    return max(1, min(most, int((free - need.weights_bytes) // one)))
+
+
 def _alternative(metadata: ModelMetadata) -> str:
     if metadata.variant != "linear":
         return "use a linear model, which has no N x N, or a smaller image."

@@ -17,7 +17,7 @@ from infsa_deploy.runtime import images as pictures
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.images import Picture, Pixels
-from infsa_deploy.runtime.memory import check_fits, describe_need
+from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
 from infsa_deploy.runtime.pool import SessionPool
 from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_padded
 
@@ -159,6 +159,8 @@ class Model:
     def _calls(self, groups: Mapping[ImageSpec, list[int]]) -> Iterator[list[int]]:
         for size, indices in groups.items():
             together = max(1, BATCH_PIXELS // (size.height * size.width))
+            if self._on_host:
+                together = largest_batch(self.metadata, size, together)
             batch = self._fixed or min(together, self._max_batch or together)
             for start in range(0, len(indices), batch):
                 yield indices[start : start + batch]

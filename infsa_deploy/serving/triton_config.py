@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import grpc  # noqa: F401 - where it is missing, tritonclient does not say which package is
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as schema
 

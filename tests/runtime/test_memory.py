@@ -61,6 +61,15 @@ def test_tiles_need_less(tiny, export):
     assert load_model(tiled)[1].memory.total_bytes() < untiled / 2
 
 
+def test_a_batch_as_large_as_memory_allows(tiny, export, monkeypatch):
+    metadata = OrtSession(export(tiny("pure"))[0], threads=1).metadata
+    image, weights = metadata.image, metadata.memory.weights_bytes
+    one = metadata.memory.total_bytes(7) - weights
+    for free, batch in ((weights + 5.5 * one, 5), (weights + 90 * one, 64), (weights, 1), (0, 1), (None, 64)):
+        monkeypatch.setattr(memory, "available_bytes", lambda free=free: free)
+        assert memory.largest_batch(metadata, image, 64) == batch
+
+
 def test_what_does_not_fit_is_refused_with_the_alternative(tiny, export, tmp_path, monkeypatch):
     np.save(tmp_path / "image.npy", np.zeros((800, 800), np.uint8))
     for variant, hops, alternative in (("pure", 2, "linear model"), ("linear", 1, "--tile-tokens")):
