@@ -46,7 +46,7 @@ class Settings:
         rounds: turns of each contender, interleaved with the others'.
         turn_s: seconds of calls a turn; one call at least.
         warm_up_calls: most calls before the first turn; fewer when latency is stable before.
-        slow_call_s: a contender whose call takes longer has 3 turns, of one call each.
+        slow_call_s: a contender whose call takes longer has 3 turns, of one call each, and 2 calls to warm up.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """
@@ -56,7 +56,7 @@ class Settings:
     rounds: int = 5
     turn_s: float = 2.0
     warm_up_calls: int = 20
-    slow_call_s: float = 10.0
+    slow_call_s: float = 4.0
     limit_s: float = 900.0
     energy: bool = True
 

@@ -147,7 +147,8 @@ class QuantizationReport:
         images: number of calibration images.
         products: matrix products that could be int8.
         kept_float: those that were left in float, by node name.
-        error_alone: relative error of the logits with one product quantised alone, by node name.
+        error_alone: relative error of the logits with one product quantised alone, by node name; empty where all could
+            be int8 together.
         relative_error: root mean square error of the logits over their root mean square, all together.
         max_error: largest error of a logit over the largest logit.
         top1_agreement: share of images with the same first class.

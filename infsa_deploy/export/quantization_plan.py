@@ -1,7 +1,7 @@
 """Choosing which matrix products may be int8, by what each of them does to the logits.
 
-Every candidate is quantised alone and its error measured on the calibration images; then all are, and as long as
-the error of the whole is above the limit, the worst one left goes back to float.
+All candidates are quantised and the error measured on the calibration images. Where it is above the limit, each is
+quantised alone and measured, and the worst ones go back to float until the rest keep within it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,8 @@ def quantize_measured(
     """
     exact = run_logits(model, calibration)
     candidates = quantizable(model)
-    errors = {}
-    for index, name in enumerate(candidates):
-        progress(f"measuring int8 product {index + 1} of {len(candidates)}")
-        errors[name] = relative_error(run_logits(quantize(model, [name], kind, calibration), calibration), exact)
-    chosen = sorted(candidates, key=lambda name: errors[name])
+    errors: dict[str, float] = {}
+    chosen = candidates
     while chosen:
         progress(f"quantising {len(chosen)} of {len(candidates)} products")
         quantized = quantize(model, chosen, kind, calibration)
@@ -78,12 +75,30 @@ def quantize_measured(
         error = relative_error(found, exact)
         if error <= ERROR_LIMIT:
             return quantized, _report(kind, candidates, chosen, errors, error, found, exact)
+        if not errors:
+            errors = _errors_alone(model, candidates, kind, calibration, exact, progress)
+            chosen = sorted(candidates, key=lambda name: errors[name])
         chosen = chosen[: -_step_back(error, [errors[name] for name in chosen])]
     raise ModelError(
         "no matrix product of the model can be int8.",
         f"each of them alone moves the logits by more than {ERROR_LIMIT:.0%}.",
         "export with --dtype fp16 instead.",
     )
+
+
+def _errors_alone(
+    model: ir.Model,
+    candidates: Sequence[str],
+    kind: Int8,
+    calibration: Batches,
+    exact: Logits,
+    progress: Callable[[str], None],
+) -> dict[str, float]:
+    errors = {}
+    for index, name in enumerate(candidates):
+        progress(f"measuring int8 product {index + 1} of {len(candidates)}")
+        errors[name] = relative_error(run_logits(quantize(model, [name], kind, calibration), calibration), exact)
+    return errors
 
 
 def run_logits(model: ir.Model, batches: Batches) -> Logits:

@@ -65,12 +65,12 @@ def test_the_worst_product_is_kept_in_float(tiny, export, calibration, monkeypat
     weight = node.inputs[1].const_value.numpy().copy()
     weight[0] = 1000.0
     node.inputs[1].const_value = ir.tensor(weight, name=node.inputs[1].name)
-    monkeypatch.setattr(quantization_plan, "ERROR_LIMIT", 1.0)
-    _, report = quantize_measured(model, "dynamic", calibration)
-    assert report.error_alone[str(node.name)] == max(report.error_alone.values())
-    monkeypatch.setattr(quantization_plan, "ERROR_LIMIT", report.error_alone[str(node.name)] / 2)
+    only_it = quantize(model, [str(node.name)], "dynamic", calibration)
+    alone = relative_error(run_logits(only_it, calibration), run_logits(model, calibration))
+    monkeypatch.setattr(quantization_plan, "ERROR_LIMIT", alone / 2)
     _, report = quantize_measured(model, "dynamic", calibration)
     assert node.name in report.kept_float
+    assert report.error_alone[str(node.name)] == pytest.approx(alone) == max(report.error_alone.values())
 
 
 def test_the_limit_holds_and_is_reported(tiny, export, calibration, monkeypatch):
@@ -78,6 +78,7 @@ def test_the_limit_holds_and_is_reported(tiny, export, calibration, monkeypatch)
     exact = run_logits(model, calibration)
     _, everything = quantize_measured(model, "dynamic", calibration)
     assert everything.kept_float == ()
+    assert everything.error_alone == {}
     monkeypatch.setattr(quantization_plan, "ERROR_LIMIT", everything.relative_error * 0.7)
     quantized, report = quantize_measured(model, "dynamic", calibration)
     assert 0 < len(report.kept_float) < report.products
