@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 import torch
-from infsa_models.vit import ViT, interpolate_positions
+from infsa_models.vit import ViT
 from torch import Tensor, nn
+from torch.nn import functional
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export.trace import trace
@@ -28,7 +29,31 @@ class DynamicSizeViT(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         patches = self.vit.patch_embed(image)
         vit, grid = self.vit, (patches.shape[2], patches.shape[3])
-        return vit.classify(patches, interpolate_positions(vit.position_embedding, vit.config.grid, grid))
+        return vit.classify(patches, interpolate_by_axis(vit.position_embedding, vit.config.grid, grid))
+
+
+def interpolate_by_axis(positions: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]) -> Tensor:
+    """What `interpolate_positions` gives, as two matrix products: bicubic weights are a product of one for each axis.
+
+    Resizing E channels of a large grid takes a CPU runtime as long as a transformer layer in int8; here only a unit
+    matrix is resized on each axis, which makes its weights.
+
+    Args:
+        positions: [1, 1 + rows·columns, E], the class token's first.
+        from_grid: rows and columns of `positions`.
+        to_grid: rows and columns wanted; may be symbolic in a trace.
+    """
+    down, across = (_axis_weights(*sizes).to(positions.dtype) for sizes in zip(from_grid, to_grid, strict=True))
+    patches = positions[:, 1:]
+    rows = down @ patches.reshape(1, from_grid[0], -1)  # 1 to_rows columns*E; no 2-D weight, which int8 would take
+    grid = across @ rows.reshape(to_grid[0], from_grid[1], patches.shape[2])  # to_rows to_columns E
+    return torch.cat([positions[:, :1], grid.flatten(0, 1).unsqueeze(0)], dim=1)
+
+
+def _axis_weights(size: int, to_size: int) -> Tensor:
+    """[to_size, size]: each row the bicubic weights of one new place on an axis of `size`."""
+    unit = torch.eye(size).reshape(1, size, size, 1)
+    return functional.interpolate(unit, size=(to_size, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
 
 
 def trace_dynamic_size(module: nn.Module, image: ImageSpec, static_batch: int | None) -> tuple[ir.Model, ImageSpec]:

@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
+import torch
+from infsa_models.vit import interpolate_positions
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.export.dynamic_size import interpolate_by_axis
 from infsa_deploy.export.graph_cost import count_flops
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.store import load_model
@@ -33,6 +36,15 @@ def test_equals_static_exports(variant, tiny, export, rng, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=0, atol=INTERPOLATION * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("grid", [(4, 6), (1, 1), (9, 2)])
+def test_positions_by_axis_are_the_models(grid):
+    table = torch.randn(1, 1 + 4 * 6, 5, generator=torch.Generator().manual_seed(0))
+    expected = interpolate_positions(table.double(), (4, 6), grid)
+    error = (interpolate_by_axis(table, (4, 6), grid) - expected).abs().max()
+    yardstick = (interpolate_positions(table, (4, 6), grid) - expected).abs().max()
+    assert error <= 2 * yardstick + torch.finfo(torch.float32).eps * expected.abs().max()
+
+
 def test_axes_are_named_in_patches(tiny, export):
     path, model = export(tiny("pure"), dynamic_size=True)
     _, metadata = load_model(path)
@@ -40,7 +52,9 @@ def test_axes_are_named_in_patches(tiny, export):
     assert [str(dim) for dim in model.graph.inputs[0].shape] == ["batch", "3", "8*rows", "8*columns"]
     small = count_flops(model, {"batch": 1, "rows": 2, "columns": 3})
     _, static = export(tiny("pure"))
-    assert small == count_flops(static, {"batch": 1})
+    rows, columns, E = 2, 3, 24
+    positions = 2 * rows * rows * columns * E + 2 * rows * columns * columns * E
+    assert small - count_flops(static, {"batch": 1}) == {"MatMul": positions}
     large = count_flops(model, {"batch": 1, "rows": 20, "columns": 30})
     assert large["NeumannAttention"] == small["NeumannAttention"] * 601**2 // 7**2
 
