@@ -28,7 +28,7 @@ L4 = {"fp32": 60e12, "fp16": 121e12, "bf16": 121e12, "int8": 242e12}
 DATASHEETS: dict[str, Datasheet] = {
     "a100-40gb": Datasheet(A100, 1555e9, "NVIDIA A100 Tensor Core GPU datasheet, A100 40GB"),
     "a100-80gb": Datasheet(A100, 2039e9, "NVIDIA A100 Tensor Core GPU datasheet, A100 80GB SXM"),
-    "h100": Datasheet(H100, 3352e9, "NVIDIA H100 Tensor Core GPU architecture whitepaper, H100 SXM5"),
+    "h100": Datasheet(H100, 3350e9, "NVIDIA H100 Tensor Core GPU datasheet and architecture whitepaper, H100 SXM5"),
     "l4": Datasheet(L4, 300e9, "NVIDIA L4 Tensor Core GPU datasheet, half of its figures with sparsity"),
 }
 
