@@ -56,6 +56,11 @@ def configure_and_build(source: Path, build: Path, *settings: str) -> None:
     command("cmake", "--build", build, "--parallel", "2")
 
 
+def sanitized(sanitizer: str) -> list[str]:
+    """A build type that adds no flags of its own: optimising would take most of the time of these tests."""
+    return [f"-DCMAKE_CXX_FLAGS={SANITIZERS[sanitizer]} -O0 -g1", "-DCMAKE_BUILD_TYPE=None"]
+
+
 def _json_headers() -> Path | None:
     package = headers.package_folder("nlohmann_json")
     places = [Path("/usr/include"), Path("/usr/local/include"), *([package / "include"] if package else [])]
@@ -96,14 +101,15 @@ def stand_ins(sdk) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(sdk, tmp_path_factory) -> Callable[[str], Path]:
-    """Build and install the library under a sanitizer: installed("asan") is the prefix, with the example in its bin."""
+    """Build and install the library under a sanitizer: installed("asan") is the prefix, where asan has the example."""
     done: dict[str, Path] = {}
 
     def build(sanitizer: str) -> Path:
         if sanitizer not in done:
-            flags = f"-DCMAKE_CXX_FLAGS={SANITIZERS[sanitizer]} -O1 -g"
+            flags = sanitized(sanitizer)
             prefix = tmp_path_factory.mktemp(sanitizer)
-            configure_and_build(ROOT / "plugins" / "embed", BUILD / sanitizer, *sdk.settings, flags)
+            example = f"-DINFSA_EXAMPLE={'ON' if sanitizer == 'asan' else 'OFF'}"
+            configure_and_build(ROOT / "plugins" / "embed", BUILD / sanitizer, *sdk.settings, *flags, example)
             command("cmake", "--install", BUILD / sanitizer, "--prefix", prefix)
             done[sanitizer] = prefix
         return done[sanitizer]
@@ -119,9 +125,9 @@ def probe(installed, tmp_path_factory) -> Callable[..., subprocess.CompletedProc
     def run(*words: object, sanitizer: str = "asan", on: Path | None = None) -> subprocess.CompletedProcess[str]:
         if sanitizer not in programs:
             folder = tmp_path_factory.mktemp(f"consumer_{sanitizer}")
-            flags = f"-DCMAKE_CXX_FLAGS={SANITIZERS[sanitizer]} -O1 -g"
+            flags = sanitized(sanitizer)
             source = shutil.copytree(HERE / "consumer", folder / "source")
-            configure_and_build(source, folder / "build", f"-DCMAKE_PREFIX_PATH={installed(sanitizer)}", flags)
+            configure_and_build(source, folder / "build", f"-DCMAKE_PREFIX_PATH={installed(sanitizer)}", *flags)
             programs[sanitizer] = folder / "build" / "probe"
         result = execute(programs[sanitizer], *words, on=on)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import load_batch, preprocess, read_image
+from infsa_deploy.runtime.images import preprocess, read_image
 from tests.plugins.embed.conftest import execute, reports
 from tests.plugins.embed.pictures import twenty
 
@@ -52,7 +52,7 @@ def test_the_example_and_run_on_twenty_files(installed, engine, pictures, spec, 
     example = installed("asan") / "bin" / "infsa_classify"
     result = execute(example, "--tensor", tmp_path / "out", engine(image=spec), *pictures)
     assert result.returncode == 0, result.stderr
-    expected = [load_batch([picture], spec) for picture in pictures]
+    expected = [preprocess(read_image(picture), spec) for picture in pictures]
     assert largest_difference(tmp_path / "out", expected) <= TOLERANCE
 
 
@@ -78,7 +78,14 @@ def test_pictures_that_are_refused(probe, engine, tmp_path):
         changed = values.copy()
         changed[7] = wrong
         changed.tofile(tmp_path / name)
-    cases = [(2, 2, 3, "bright"), (2, 2, 3, "dark"), (2, 2, 3, "nan"), (2, 3, 2, "good"), (2, 2, 1, "good"), (0, 2, 3, "good")]
+    cases = [
+        (2, 2, 3, "bright"),
+        (2, 2, 3, "dark"),
+        (2, 2, 3, "nan"),
+        (2, 3, 2, "good"),
+        (2, 2, 1, "good"),
+        (0, 2, 3, "good"),
+    ]
     path = engine()
     words = [word for *sizes, name in cases for word in (path, *sizes, tmp_path / name)]
     found = reports(probe("preprocess", tmp_path / "out", *words).stdout)
