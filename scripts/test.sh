@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,rtx,energy,evaluate,plot,peers,serve,dev
+environment export,cpu,rtx,energy,evaluate,plot,peers,serve,ray,dev
 # TensorRT's headers, and KServe's schema; the wheels ask for packages that these do not need
 "$python" -m pip install --quiet --no-deps kernel-lens==2.0.1 kserve==0.21.0
 export PATH=$PWD/.venv/bin:$PATH
