@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import Image
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.records import ImageSpec, ModelMetadata, Prediction
@@ -20,6 +21,8 @@ from infsa_deploy.runtime.images import Picture, Pixels
 from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
 from infsa_deploy.runtime.pool import SessionPool
 from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_padded
+
+Pictures = Sequence[Picture] | npt.NDArray[Any]
 
 
 def load(
@@ -98,7 +101,7 @@ class Model:
         return pixels.astype(self.inputs[0].dtype, copy=False)
 
     def predict(
-        self, images: Sequence[Picture], top: int = 3, *, note: Callable[[str], None] = lambda line: None
+        self, images: Pictures, top: int = 3, *, note: Callable[[str], None] = lambda line: None
     ) -> list[Prediction]:
         """The `top` most likely classes of each picture, with softmax scores, in the order given.
 
@@ -107,8 +110,8 @@ class Model:
         depend on which pictures share a call, because its scales do.
 
         Args:
-            images: paths, file contents, Pillow images or arrays [H, W, C], see read_image. A Prediction carries the
-                path, or `image 3` for the fourth of the list where that is no path.
+            images: paths, file contents, Pillow images or arrays [H, W, C], see read_image; or one [B, H, W, C]. A
+                Prediction carries the path, or `image 3` for the fourth of the list where that is no path.
             top: classes to name a picture.
             note: told how much of the host's memory each size needs, before it is allocated.
 
@@ -117,7 +120,9 @@ class Model:
             HostError: a picture needs more memory than this machine has.
             UsageError: `images` is one picture rather than a list, or the model is closed.
         """
-        if isinstance(images, str | bytes | os.PathLike | np.ndarray):
+        if isinstance(images, str | bytes | os.PathLike | Image) or (
+            isinstance(images, np.ndarray) and images.ndim < 4
+        ):
             raise UsageError("predict takes a list of images.", "one image was given.", "write predict([image]).")
         names = [_name(picture, index) for index, picture in enumerate(images)]
         groups = self._by_size(images, names)
@@ -146,7 +151,7 @@ class Model:
     def _pixels(self, picture: Picture, name: str) -> Pixels:
         return pictures.preprocess(pictures.read_image(picture, name), self.metadata.image)
 
-    def _by_size(self, images: Sequence[Picture], names: Sequence[str]) -> dict[ImageSpec, list[int]]:
+    def _by_size(self, images: Pictures, names: Sequence[str]) -> dict[ImageSpec, list[int]]:
         """Positions of the pictures by the size they become; the headers of files are enough for that."""
         spec = self.metadata.image
         if spec.multiple_of is None:

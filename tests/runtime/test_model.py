@@ -109,8 +109,10 @@ def test_errors_name_the_picture(tiny, export, pictures, tmp_path):
     for bad, message in ((b"text", "image 1 is no image"), (tmp_path / "empty.png", r"empty\.png is empty")):
         with pytest.raises(ModelError, match=message):
             model.predict([pictures[0], bad])
-    with pytest.raises(UsageError, match="list of images"):
-        model.predict(pictures[0])
+    for one in (pictures[0], tmp_path / "empty.png", b"text", Image.fromarray(pictures[0])):
+        with pytest.raises(UsageError, match="list of images"):
+            model.predict(one)
+    assert len(model.predict(np.stack([pictures[0], pictures[0]]))) == 2
     with pytest.raises(UsageError, match="0 contexts"):
         infsa_deploy.load(path, contexts=0)
     with pytest.raises(ModelError, match="does not exist"):
