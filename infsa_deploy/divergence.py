@@ -149,7 +149,7 @@ def _nearest(name: str, kind: str, truth: Wide, tensors: Arrays, bound: float) -
         if found.shape == form.shape
     ]
     if not differences:
-        return LayerDifference(name, kind, "", float("inf"), float("inf"), bound)
+        return LayerDifference(name, kind, "", None, None, bound)
     return min(differences, key=_severity)
 
 
@@ -157,8 +157,10 @@ def _difference(
     node: str, op: str, tensor: str, expected: Wide, found: npt.NDArray[np.floating], bound: float
 ) -> LayerDifference:
     error = float(np.abs(found.astype(np.float64) - expected).max(initial=0))
-    scale = float(np.abs(expected).max(initial=0))
-    return LayerDifference(node, op, tensor, error, error / scale if scale else error, bound)
+    scale = float(np.abs(expected).max(initial=0)) or 1.0
+    if not np.isfinite(error / scale):
+        return LayerDifference(node, op, tensor, None, None, bound)
+    return LayerDifference(node, op, tensor, error, error / scale, bound)
 
 
 def _divergence(
@@ -168,8 +170,8 @@ def _divergence(
 
 
 def _leaves(layer: LayerDifference) -> bool:
-    return not layer.relative <= layer.bound_relative
+    return layer.relative is None or layer.relative > layer.bound_relative
 
 
 def _severity(layer: LayerDifference) -> float:
-    return layer.relative / layer.bound_relative if np.isfinite(layer.relative) else float("inf")
+    return float("inf") if layer.relative is None else layer.relative / layer.bound_relative

@@ -292,7 +292,7 @@ class LayerDifference:
         node: name of the node, or of the module where the model compared with is the reference.
         op: its operator, or the module's class.
         tensor: name of the tensor; of the nearest one to a module's output, empty where none has its shape.
-        max_abs: the largest difference.
+        max_abs: the largest difference; None where that is no number, or there is no tensor.
         relative: the same over the largest value.
         bound_relative: what `relative` may be.
     """
@@ -300,8 +300,8 @@ class LayerDifference:
     node: str
     op: str
     tensor: str
-    max_abs: float
-    relative: float
+    max_abs: float | None
+    relative: float | None
     bound_relative: float
 
 

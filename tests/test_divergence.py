@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from infsa_models.checkpoint import save_vit
 
 from infsa_deploy.cli import main
+from infsa_deploy.cli.tables import divergence_lines
 from infsa_deploy.config import EngineConfig, ExportConfig, ModelSource
 from infsa_deploy.divergence import between_files, find_divergence, from_reference
 from infsa_deploy.engine.build import build_engine
@@ -21,7 +23,7 @@ from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.inner_tensors import inner_tensors
-from infsa_deploy.records import ValidationSet, from_json
+from infsa_deploy.records import ValidationSet, from_json, to_json
 from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.validate import Plan, validate_model
 
@@ -54,6 +56,9 @@ def test_the_damaged_layer_is_named(pair, factor):
     model, _ = load_model(damaged)
     assert found.first.node in [use.node.name for use in model.graph.initializers["blocks.0.norm1.weight"].uses()]
     assert found.layers > 20
+    assert (found.first.relative is None) == np.isnan(factor)
+    json.loads(to_json(found), parse_constant=pytest.fail)  # NaN is no JSON
+    assert ("not finite" in " ".join(divergence_lines(found))) == np.isnan(factor)
 
 
 def test_equal_models_do_not_part(pair):

@@ -68,6 +68,8 @@ def divergence_lines(divergence: Divergence) -> list[str]:
 def _layer(layer: LayerDifference) -> str:
     tensor = f"tensor {layer.tensor!r}" if layer.tensor else "no tensor of its shape"
     place = f"{layer.op} {layer.node!r}, {tensor}"
+    if layer.relative is None:
+        return f"{place}{', which is not finite' if layer.tensor else ''}"
     return f"{place}, off by {layer.relative:.3g} of its largest value where {layer.bound_relative:.3g} is allowed"
 
 
