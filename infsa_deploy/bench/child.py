@@ -15,6 +15,7 @@ from typing import Any
 from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+WAITING = {"OMP_WAIT_POLICY": "passive"}  # beside other work, OpenMP threads that spin take the cores from their own
 ALLOCATION_WORDS = ("bad_alloc", "bad allocation", "MemoryError")
 
 
@@ -30,7 +31,7 @@ class Child:
     """A process running `bench.worker`. Its own stderr is kept for the reason of a crash."""
 
     def __init__(self, threads: int, limit_s: float) -> None:
-        counts = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        counts = dict.fromkeys(THREAD_VARIABLES, str(threads)) | WAITING
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, **counts, "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONPATH": paths}
         self._limit_s = limit_s
