@@ -66,14 +66,14 @@ struct Context::State {
         context.reset();
     }
 
-    Device const& device() const { return engine.loaded()->device(); }
+    Device const& device() const { return engine.mLoaded->device(); }
     Driver const& driver() const { return device().driver(); }
     Record const& record() const { return engine.record(); }
 
     nvinfer1::IExecutionContext& execution() {
         if (context) return *context;
         Current const current(device());
-        context = engine.loaded()->newContext();
+        context = engine.mLoaded->newContext();
         return *context;
     }
 
@@ -101,7 +101,7 @@ struct Context::State {
     void synchronize(CUstream on) const { INFSA_CALL(driver(), cuStreamSynchronize, on); }
 
     void enqueue(CUstream on) {
-        if (!execution().enqueueV3(on)) throw engine.loaded()->failure("the engine did not run.");
+        if (!execution().enqueueV3(on)) throw engine.mLoaded->failure("the engine did not run.");
     }
 
     Engine engine;
@@ -121,7 +121,7 @@ void Context::setShape(std::string const& input, Shape const& shape) {
     checkShape(find(mState->record().inputs, input, "input"), shape);
     Current const current(mState->device());
     if (!mState->execution().setInputShape(input.c_str(), dims(shape)))
-        throw mState->engine.loaded()->failure("the shape " + spelled(shape) + " of '" + input + "' is refused.");
+        throw mState->engine.mLoaded->failure("the shape " + spelled(shape) + " of '" + input + "' is refused.");
 }
 
 Shape Context::shape(std::string const& tensor) const {
@@ -135,7 +135,7 @@ Shape Context::shape(std::string const& tensor) const {
 
 void Context::bind(std::string const& tensor, void* device) {
     if (!mState->execution().setTensorAddress(tensor.c_str(), device))
-        throw mState->engine.loaded()->failure("the address of '" + tensor + "' is refused.");
+        throw mState->engine.mLoaded->failure("the address of '" + tensor + "' is refused.");
 }
 
 void Context::enqueue(CUstream_st* stream) {
@@ -151,7 +151,7 @@ Graph Context::capture(CUstream_st* stream) {
     bool const captured = mState->execution().enqueueV3(stream);
     CUgraph graph = nullptr;
     CUresult const ended = mState->driver().cuStreamEndCapture(stream, &graph);
-    auto const& loaded = mState->engine.loaded();
+    auto const& loaded = mState->engine.mLoaded;
     if (!captured) {
         if (graph) mState->driver().cuGraphDestroy(graph);
         throw loaded->failure("the engine cannot be captured as a CUDA graph.");

@@ -22,7 +22,7 @@ Stream::~Stream() {
 }
 
 Buffer::Memory::Memory(Engine const& engine, std::size_t bytes)
-    : loaded(engine.loaded()), size(std::max<std::size_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment) {
+    : loaded(engine.mLoaded), size(std::max<std::size_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment) {
     Current const current(device());
     Driver const& driver = device().driver();
     INFSA_CALL(driver, cuMemAlloc, &onDevice, size);

@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "embed_tests"  # kept between runs
 VERSION = "1.7.1.116"  # of TensorRT-RTX, as the stand-in gives it
+DECODERS = "#include <cstdio>\n#include <png.h>\n#include <jpeglib.h>\n"  # which the example uses
 SANITIZERS = {"asan": "-fsanitize=address,undefined -fno-sanitize-recover=all", "tsan": "-fsanitize=thread"}
 
 
@@ -61,6 +62,11 @@ def sanitized(sanitizer: str) -> list[str]:
     return [f"-DCMAKE_CXX_FLAGS={SANITIZERS[sanitizer]} -O0 -g1", "-DCMAKE_BUILD_TYPE=None"]
 
 
+def _has_decoders() -> bool:
+    check = ["g++", "-x", "c++", "-fsyntax-only", "-"]
+    return subprocess.run(check, input=DECODERS, text=True, capture_output=True, check=False).returncode == 0
+
+
 def _json_headers() -> Path | None:
     package = headers.package_folder("nlohmann_json")
     places = [Path("/usr/include"), Path("/usr/local/include"), *([package / "include"] if package else [])]
@@ -71,6 +77,7 @@ def _json_headers() -> Path | None:
 def sdk() -> Sdk:
     missing = [name for name in ("g++", "cmake") if not shutil.which(name)]
     missing += [name for name in ("tensorrt_rtx_libs", "triton") if not importlib.util.find_spec(name)]
+    missing += [] if missing or _has_decoders() else ["libpng-dev", "libjpeg-dev"]
     json = _json_headers()
     missing += [] if json else ["nlohmann-json"]
     if missing or json is None:

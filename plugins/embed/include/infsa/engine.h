@@ -35,10 +35,11 @@ public:
 
     Record const& record() const noexcept;
 
-    class Loaded;
-    std::shared_ptr<Loaded const> const& loaded() const noexcept { return mLoaded; }
-
 private:
+    friend class Buffer;
+    friend class Context;
+    friend class Graph;
+    class Loaded;
     std::shared_ptr<Loaded const> mLoaded;
 };
 

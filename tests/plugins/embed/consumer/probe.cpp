@@ -152,7 +152,7 @@ void stream(Arguments const& a) {
     driverCall<int (*)(int)>("cuDevicePrimaryCtxRelease_v2")(0);
 }
 
-// threads ENGINE COUNT plain|graph: contexts made, run and freed in as many threads; each repeats its own answer
+// threads ENGINE COUNT plain|graph: contexts made, run, misused and freed in as many threads, each with its own answers
 void threads(Arguments const& a) {
     infsa::Engine const engine(a[0]);
     std::atomic<int> wrong{0};
@@ -165,6 +165,12 @@ void threads(Arguments const& a) {
                 std::vector<float> const values(batch * 48, static_cast<float>(t) + 0.5f);
                 for (float logit : context.run(images(engine, values)).at("logits").floats())
                     wrong += logit != 10 * values[0];
+                try {
+                    infsa::Context(engine).enqueue(nullptr); // TensorRT's message of it is the reason of the error
+                    ++wrong;
+                } catch (infsa::Error const& error) {
+                    wrong += error.why() != "an address is not set";
+                }
             }
         });
     for (auto& worker : workers) worker.join();
