@@ -13,7 +13,7 @@ from torch import nn
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.store import load_model
-from infsa_deploy.inner_tensors import FLOATS, inner_tensors, source_model
+from infsa_deploy.inner_tensors import FLOATS, images_at_once, inner_tensors, source_model
 from infsa_deploy.records import Divergence, LayerDifference, ModelMetadata, ValidationReport
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.protocol import Arrays
@@ -26,8 +26,6 @@ from infsa_deploy.validate import (
     sample_images,
     yardstick_session,
 )
-
-IMAGES = 4  # all tensors of all layers are held at once
 
 Wide = npt.NDArray[np.float64]
 
@@ -55,7 +53,7 @@ def between_files(base: Path, report: ValidationReport, plan: Plan) -> Divergenc
     """
     candidate = Path(report.model)
     model, metadata = load_model(source_model(candidate))
-    images = _images(plan, metadata)
+    images = _images(plan, metadata, images_at_once([base, candidate]))
     layers = [(node, value.name or "") for node in model.graph for value in node.outputs if value.dtype in FLOATS]
     expected, found = inner_tensors(base, images), inner_tensors(candidate, images)
     bound = min(c.bound / float(np.abs(expected[c.output]).max()) for c in report.comparisons)
@@ -86,7 +84,8 @@ def from_reference(
     _, metadata = load_model(source_model(candidate))
     reference = rebuild_reference(metadata, weights, module)
     check_same_weights(reference, metadata, candidate)
-    images, image = _images(plan, metadata), replace(metadata.image, multiple_of=None)
+    images = _images(plan, metadata, images_at_once([candidate]))
+    image = replace(metadata.image, multiple_of=None)
     exact = _module_outputs(EagerSession(reference.module, image, "fp64"), images)
     narrow = _module_outputs(yardstick_session(reference.module, image, metadata.dtype), images)
     tensors = inner_tensors(candidate, images)
@@ -106,8 +105,9 @@ def from_reference(
     return _divergence("the reference in float64", candidate, stages, inside[0] if inside else first)
 
 
-def _images(plan: Plan, metadata: ModelMetadata) -> npt.NDArray[np.float32]:
-    few = Plan(min(plan.real, IMAGES), 0 if plan.real else min(plan.random, IMAGES), plan.seed)
+def _images(plan: Plan, metadata: ModelMetadata, count: int) -> npt.NDArray[np.float32]:
+    """`count` images of the kind that `plan` begins with."""
+    few = Plan(count if plan.real else 0, 0 if plan.real else count, plan.seed)
     return sample_images(few, replace(metadata.image, multiple_of=None), metadata.dtype)
 
 

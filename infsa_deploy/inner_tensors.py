@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.build import Listener
 from infsa_deploy.engine.driver import require_gpu
 from infsa_deploy.engine_records import EngineRecord
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.files import sha256
 from infsa_deploy.runtime.artefact import is_engine
@@ -24,6 +25,8 @@ from infsa_deploy.runtime.protocol import Arrays
 from infsa_deploy.runtime.trt import TrtSession
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
+IMAGES = 4  # all tensors of all layers are held at once
+PIXELS = IMAGES * 224 * 224
 
 
 def inner_tensors(path: Path, images: npt.NDArray[np.float32]) -> Arrays:
@@ -48,6 +51,27 @@ def inner_tensors(path: Path, images: npt.NDArray[np.float32]) -> Arrays:
     names = [output.name for output in session.get_outputs()]
     dtype = np.float16 if image.type == "tensor(float16)" else np.float32
     return dict(zip(names, session.run(names, {image.name: images.astype(dtype)}), strict=True))
+
+
+def images_at_once(paths: Sequence[Path]) -> int:
+    """How many images to run the artefacts on: what their batch axis allows, and few, fewer of large images.
+
+    Raises: UsageError where they have different fixed batches; ModelError as source_model.
+    """
+    fixed, least, most = set(), 1, IMAGES
+    for path in paths:
+        model, metadata = load_model(source_model(path))
+        shape = model.graph.inputs[0].shape
+        if shape is not None and isinstance(shape[0], int):
+            fixed.add(shape[0])
+        most = min(most, PIXELS // (metadata.image.height * metadata.image.width))
+        if is_engine(path):
+            profile = next(iter(sidecar.read_sidecar(path).inputs.values()))
+            least, most = max(least, (profile.minimum or (1,))[0]), min(most, (profile.maximum or (most,))[0])
+    if len(fixed) > 1:
+        sizes = " and ".join(map(str, sorted(fixed)))
+        raise UsageError(f"the models take batches of {sizes}.", "", "compare exports of one batch size.")
+    return fixed.pop() if fixed else max(least, most)
 
 
 def source_model(path: Path) -> Path:

@@ -22,7 +22,7 @@ from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.inner_tensors import inner_tensors
+from infsa_deploy.inner_tensors import images_at_once, inner_tensors
 from infsa_deploy.records import ValidationSet, from_json, to_json
 from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.validate import Plan, validate_model
@@ -135,6 +135,27 @@ def test_an_engine_without_its_model_cannot_be_looked_into(engine, tmp_path):
     with pytest.raises(ModelError, match="cannot be built again to look into it") as failed:
         from_reference(report, PLAN)
     assert "damaged.onnx with SHA-256" in failed.value.why
+
+
+def test_images_at_once_are_what_each_batch_axis_allows(tiny, tmp_path, engine):
+    wanted = {"free": ((16, 24), None), "one": ((16, 24), 1), "six": ((16, 24), 6), "large": ((480, 512), None)}
+    paths = {name: tmp_path / f"{name}.onnx" for name in wanted}
+    for name, (size, batch) in wanted.items():
+        export_reference(tiny("linear", image_size=size), paths[name], ExportConfig(static_batch=batch))
+    found = [images_at_once([paths[name]]) for name in wanted]
+    assert found == [4, 1, 6, 1]
+    assert images_at_once([paths["free"], paths["one"]]) == 1
+    assert images_at_once([engine]) == 4
+    with pytest.raises(UsageError, match="batches of 1 and 6"):
+        images_at_once([paths["one"], paths["six"]])
+
+
+def test_models_of_a_fixed_batch(tiny, tmp_path):
+    weights = tmp_path / "m.safetensors"
+    save_vit(tiny("linear").module, weights)
+    path = tmp_path / "m.onnx"
+    export_reference(load_reference(ModelSource(weights=str(weights))), path, ExportConfig(static_batch=3))
+    assert from_reference(validate_model(path, Plan(3, 0), threads=1), PLAN).first is None
 
 
 def test_looking_into_an_engine_needs_a_gpu(tmp_path, monkeypatch):
