@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import pickle
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from infsa_deploy.errors import HostError, ModelError
+from infsa_deploy.errors import ModelError
+from infsa_deploy.files import written_whole
 from infsa_models import layout
 from infsa_models.architecture import agreed, infer_config, recorded_facts
 from infsa_models.attention import Hops
@@ -166,19 +166,11 @@ def load_state(
 def save_vit(model: ViT, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write the weights and the configuration to our .safetensors, whole or not at all.
 
-    Raises: HostError when the folder is missing or cannot be written to.
+    Raises: as written_whole.
     """
-    path = Path(path)
     state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
-    content = safetensors.torch.save(state, {**(metadata or {}), "config": json.dumps(model.config.to_dict())})
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        raise HostError(f"{path} cannot be written", str(error), "choose a folder you may write to") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(Path(path)) as scratch:
+        safetensors.torch.save_file(state, scratch, {**(metadata or {}), "config": json.dumps(model.config.to_dict())})
 
 
 def weights_hash(module: nn.Module) -> str:

@@ -22,7 +22,7 @@ from infsa_models.checkpoint import (
 )
 from infsa_models.vit import ViT
 
-from infsa_deploy.errors import HostError, ModelError, UsageError
+from infsa_deploy.errors import ModelError, UsageError
 
 
 def write(path, state, metadata=None):
@@ -305,7 +305,7 @@ def test_writing_is_all_or_nothing(tiny_vit, tmp_path, monkeypatch):
 
 
 def test_writing_into_no_folder(tiny_vit, tmp_path):
-    with pytest.raises(HostError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot write"):
         save_vit(tiny_vit, tmp_path / "nowhere" / "model.safetensors")
     assert not (tmp_path / "nowhere").exists()
 
