@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from infsa_deploy.export.narrowed_shape import Dim, narrowed_shape, same_length
+from infsa_deploy.export.node_axes import END, axis_attribute, constant_ints, from_zero, rank_of, sliced_axes
 
 Carriers = tuple[int | None, ...]
 
-END = 2**31 - 1  # a Slice that ends here or later ends with its axis
 _MIXED = -1
 
 
@@ -73,33 +73,6 @@ def carriers(node: ir.Node, axis: int) -> Carriers | None:
     return None if set(found) == {None} and node.op_type != "Expand" else tuple(found)
 
 
-def constant_ints(value: ir.Value | None) -> list[int] | None:
-    """The elements of a constant integer tensor, flat; None if the value is absent, not constant or not integer."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or not tensor.dtype.is_integer():
-        return None
-    return [int(element) for element in tensor.numpy().reshape(-1)]
-
-
-def axis_attribute(node: ir.Node, default: int, name: str = "axis") -> int | None:
-    """The node's axis attribute counted from 0, or None if the rank of its first input is not known."""
-    attribute = node.attributes.get(name)
-    axis = attribute.as_int() if attribute is not None else default
-    return _from_zero(axis, _rank(node.inputs[0]))
-
-
-def _rank(value: ir.Value | None) -> int | None:
-    return None if value is None or value.shape is None else len(value.shape)
-
-
-def _from_zero(axis: int, rank: int | None) -> int | None:
-    if rank is None or not -rank <= axis < rank:
-        return None
-    return axis + rank if axis < 0 else axis
-
-
 def _broadcast_axis(value: ir.Value | None, output: ir.Shape, axis: int) -> int | None:
     """The axis of a broadcast operand behind an output axis: None where it repeats, _MIXED where that is unknown."""
     if value is None:
@@ -123,7 +96,7 @@ def _broadcast(inputs: Sequence[ir.Value | None], output: ir.Shape | None, axis:
 def _within_one_axis(node: ir.Node, axis: int) -> Sequence[int | None] | None:
     if node.op_type == "CumSum":
         given = constant_ints(node.inputs[1])
-        mixing = _from_zero(given[0], _rank(node.inputs[0])) if given else None
+        mixing = from_zero(given[0], rank_of(node.inputs[0])) if given else None
     else:
         mixing = axis_attribute(node, default=0 if node.op_type == "Split" else -1)
     if mixing is None or mixing == axis:
@@ -134,7 +107,7 @@ def _within_one_axis(node: ir.Node, axis: int) -> Sequence[int | None] | None:
 
 
 def _reduction(node: ir.Node, axis: int) -> Sequence[int | None] | None:
-    rank = _rank(node.inputs[0])
+    rank = rank_of(node.inputs[0])
     if rank is None:
         return None
     if node.op_type in ("ArgMax", "ArgMin"):
@@ -143,7 +116,7 @@ def _reduction(node: ir.Node, axis: int) -> Sequence[int | None] | None:
         given = constant_ints(node.inputs[1])
         if not given:
             return None
-        reduced = [_from_zero(entry, rank) for entry in given]
+        reduced = [from_zero(entry, rank) for entry in given]
     else:
         return None
     keepdims = node.attributes.get("keepdims")
@@ -161,7 +134,7 @@ def _layer_normalization(node: ir.Node, axis: int) -> Sequence[int | None] | Non
 
 
 def _matmul(node: ir.Node, axis: int) -> Sequence[int | None] | None:
-    left, right = _rank(node.inputs[0]), _rank(node.inputs[1])
+    left, right = rank_of(node.inputs[0]), rank_of(node.inputs[1])
     output = node.outputs[0].shape
     if left is None or right is None or output is None or min(left, right) < 2:
         return None
@@ -183,7 +156,7 @@ def _gemm(node: ir.Node, axis: int) -> Sequence[int | None] | None:
 
 
 def _transpose(node: ir.Node, axis: int) -> Sequence[int | None] | None:
-    rank = _rank(node.inputs[0])
+    rank = rank_of(node.inputs[0])
     if rank is None:
         return None
     order = node.attributes["perm"].as_ints() if "perm" in node.attributes else tuple(reversed(range(rank)))
@@ -191,20 +164,20 @@ def _transpose(node: ir.Node, axis: int) -> Sequence[int | None] | None:
 
 
 def _unsqueeze(node: ir.Node, axis: int) -> Sequence[int | None] | None:
-    added, rank = constant_ints(node.inputs[1]), _rank(node.inputs[0])
+    added, rank = constant_ints(node.inputs[1]), rank_of(node.inputs[0])
     if added is None or rank is None:
         return None
-    positions = [_from_zero(entry, rank + len(added)) for entry in added]
+    positions = [from_zero(entry, rank + len(added)) for entry in added]
     kept = [position for position in range(rank + len(added)) if position not in positions]
     return None if axis in positions else [kept.index(axis), None]
 
 
 def _squeeze(node: ir.Node, axis: int) -> Sequence[int | None] | None:
     removed = constant_ints(node.inputs[1]) if len(node.inputs) > 1 else None
-    rank = _rank(node.inputs[0])
+    rank = rank_of(node.inputs[0])
     if removed is None or rank is None:
         return None
-    positions = [_from_zero(entry, rank) for entry in removed]
+    positions = [from_zero(entry, rank) for entry in removed]
     kept = [position for position in range(rank) if position not in positions]
     return [kept[axis], None]
 
@@ -252,24 +225,8 @@ def _slice(node: ir.Node, axis: int) -> Sequence[int | None] | None:
     return [axis, *[None] * (len(node.inputs) - 1)]
 
 
-def sliced_axes(node: ir.Node) -> list[int] | None:
-    """The axes a Slice cuts, counted from 0, or None if they are not constant."""
-    rank = _rank(node.inputs[0])
-    if rank is None:
-        return None
-    if len(node.inputs) > 3 and node.inputs[3] is not None:
-        given = constant_ints(node.inputs[3])
-    else:
-        starts = constant_ints(node.inputs[1])
-        given = None if starts is None else list(range(len(starts)))
-    if given is None:
-        return None
-    found = [_from_zero(entry, rank) for entry in given]
-    return [entry for entry in found if entry is not None] if None not in found else None
-
-
 def _gather(node: ir.Node, axis: int) -> Sequence[int | None] | None:
-    gathered, indices = axis_attribute(node, default=0), _rank(node.inputs[1])
+    gathered, indices = axis_attribute(node, default=0), rank_of(node.inputs[1])
     if gathered is None or indices is None:
         return None
     if axis < gathered:

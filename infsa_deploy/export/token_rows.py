@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from infsa_deploy.export.token_axis import END, axis_attribute, constant_ints, sliced_axes
+from infsa_deploy.export.node_axes import END, axis_attribute, constant_ints, sliced_axes
 
 
 @dataclass(frozen=True)
