@@ -33,6 +33,7 @@ class ModelSource:
         module: `package.module:factory` of a foreign `nn.Module`, or None.
         variant: stated attention variant, where the checkpoint does not say.
         heads: stated number of heads, where the checkpoint does not say.
+        grid: (rows, columns) of patches a checkpoint was trained on, where it does not say and they are no square.
         image_size: (height, width) in pixels, or None for the model's own.
         hops: Neumann hops of pure attention, or None for the model's own.
         power_iterations: power iterations of linear attention, or None for the model's own.
@@ -46,6 +47,7 @@ class ModelSource:
     image_size: tuple[int, int] | None = None
     hops: Hops | None = None
     power_iterations: int | None = None
+    grid: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,14 @@ def parse_image_size(text: str) -> tuple[int, int]:
         )
     height = int(match[1])
     return height, int(match[2] or height)
+
+
+def parse_grid(text: str) -> tuple[int, int]:
+    """Read `14x28` (rows x columns of patches); UsageError otherwise."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text.strip().lower())
+    if not match:
+        raise UsageError(f"grid {text!r} is not valid.", "it is rows x columns, in patches.", "write 14x28.")
+    return int(match[1]), int(match[2])
 
 
 def parse_hops(text: str) -> Hops:

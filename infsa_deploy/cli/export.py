@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, HOPS, IMAGE_SIZE, json_option
+from infsa_deploy.cli.parameters import FILE, GRID, HOPS, IMAGE_SIZE, json_option
 from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, Int8, ModelSource
 
 
@@ -20,6 +20,7 @@ from infsa_deploy.config import DTYPES, VARIANTS, Dtype, ExportConfig, Int8, Mod
 @click.option("--hops", type=HOPS, help="Neumann hops of pure attention.")
 @click.option("--power-iterations", type=click.IntRange(min=1), help="Power iterations of linear attention.")
 @click.option("--heads", type=click.IntRange(min=1), help="Number of heads, where the checkpoint does not say.")
+@click.option("--grid", type=GRID, help="Patches the checkpoint was trained on, where it does not say (else square).")
 @click.option("--classes", type=FILE, help="Text file with one class name a line.")
 @click.option("--mean", type=float, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
 @click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")

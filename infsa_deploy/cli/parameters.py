@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.config import parse_bytes, parse_hops, parse_image_size, parse_shapes, parse_targets
+from infsa_deploy.config import parse_bytes, parse_grid, parse_hops, parse_image_size, parse_shapes, parse_targets
 from infsa_deploy.errors import UsageError
 
 FILE = click.Path(path_type=Path)
@@ -30,6 +30,7 @@ class _Parsed(click.ParamType[Any]):
 
 
 IMAGE_SIZE: click.ParamType[Any] = _Parsed("H[xW]", parse_image_size)
+GRID: click.ParamType[Any] = _Parsed("ROWSxCOLUMNS", parse_grid)
 SHAPES: click.ParamType[Any] = _Parsed("NAME:SHAPE", parse_shapes)
 TARGETS: click.ParamType[Any] = _Parsed("SM[,SM...]", parse_targets)
 SIZE: click.ParamType[Any] = _Parsed("SIZE", parse_bytes)

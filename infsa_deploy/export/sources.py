@@ -88,6 +88,7 @@ def _from_checkpoint(source: ModelSource) -> Reference:
         path,
         variant=source.variant,
         num_heads=source.heads,
+        grid=source.grid,
         image_size=source.image_size,
         hops=source.hops,
         power_iterations=source.power_iterations,

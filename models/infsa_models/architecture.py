@@ -122,6 +122,6 @@ def _trained_grid(path: str, patches: int, patch_size: int, facts: Mapping[str, 
         raise UsageError(
             f"{path} has positions for {patches} patches, which are not a grid of {rows}x{columns}",
             "positions cannot be placed without the grid they were trained on",
-            f"state the grid of {patches} patches it was trained on as (rows, columns)",
+            f"state the grid of {patches} patches it was trained on as rows x columns: grid=(rows, columns), --grid",
         )
     return rows, columns

@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+import safetensors.torch
 from infsa_models.checkpoint import save_vit
 from PIL import Image
 
@@ -35,6 +36,18 @@ def exported(run, checkpoint, tmp_path):
     code, out, _ = run("export", "--weights", checkpoint, "-o", "tiny.onnx")
     assert (code, out) == (0, "tiny.onnx\n")
     return tmp_path / "tiny.onnx"
+
+
+def test_a_checkpoint_of_a_grid_that_it_does_not_say(run, tiny, tmp_path):
+    safetensors.torch.save_file(tiny("linear").module.state_dict(), tmp_path / "bare.safetensors")
+    typed = ("export", "--weights", "bare.safetensors", "--variant", "linear", "--heads", "3", "-o", "m.onnx")
+    code, _, err = run(*typed)
+    assert code == 2
+    assert "not a grid of 2x2" in err
+    assert "--grid" in err
+    assert run(*typed, "--grid", "2x3")[0] == 0
+    assert run("validate", "m.onnx")[0] == 0  # builds the reference again from what the file records
+    assert run(*typed, "--grid", "6")[0] == 2
 
 
 def test_help_loads_nothing_heavy():
