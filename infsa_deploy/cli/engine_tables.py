@@ -7,6 +7,7 @@ from rich.text import Text
 
 from infsa_deploy.cli.tables import folding_table
 from infsa_deploy.engine_records import EngineForecast, EngineInspection, EngineRecord, TensorProfile
+from infsa_deploy.sizes import format_bytes
 
 
 def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
@@ -22,7 +23,7 @@ def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
         "products": ", ".join(f"{count} of {total} in {kind}" for kind, count in precision.products.items()),
         "layers": ", ".join(f"{percent}% {kind}" for kind, percent in precision.layers_percent.items()),
         "custom ops": plugins.mode,
-        "memory predicted": _megabytes(engine.activation_bytes_predicted) + " of activations at the largest shapes",
+        "memory predicted": _size(engine.activation_bytes_predicted) + " of activations at the largest shapes",
     }
     if plugins.library:
         counted = ", ".join(f"{count} {name}" for name, count in plugins.layers.items())
@@ -32,7 +33,7 @@ def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
             rows["plugin library"] = f"{plugins.library}, {'in the plan' if plugins.embedded else 'beside the engine'}"
         rows |= _built_rows(engine)
     else:
-        rows["weights"] = _megabytes(engine.weights_bytes)
+        rows["weights"] = _size(engine.weights_bytes)
     table = folding_table("", title)
     for name, text in rows.items():
         table.add_row(name, Text(text))
@@ -48,15 +49,15 @@ def inspection_table(inspection: EngineInspection, title: str) -> Table:
     table.add_row("engine", Text(", ".join(f"{count} {kind}" for kind, count in inspection.layers.items())))
     types = ", ".join(f"{count} {kind}" for kind, count in (inspection.types or {}).items())
     table.add_row("types of outputs", Text(types or "not told"))
-    table.add_row("device memory", Text(_megabytes(inspection.device_memory_bytes)))
+    table.add_row("device memory", Text(_size(inspection.device_memory_bytes)))
     return table
 
 
 def _built_rows(engine: EngineRecord) -> dict[str, str]:
     return {
-        "memory reported": _megabytes(engine.activation_bytes) + " of activations",
+        "memory reported": _size(engine.activation_bytes) + " of activations",
         "built on": engine.built_on.name if engine.built_on else "a machine without a GPU",
-        "built in": f"{engine.build_s:.1f} s, {engine.engine_bytes / 1e6:.1f} MB",
+        "built in": f"{engine.build_s:.1f} s, {format_bytes(engine.engine_bytes)}",
         "options": ", ".join(f"{name} {value}" for name, value in engine.options.items()) or "none",
         "from": f"{engine.onnx}, sha256 {engine.onnx_sha256}",
         "written by": f"infsa-deploy {engine.tool_version}",
@@ -70,5 +71,5 @@ def _profile(name: str, profile: TensorProfile) -> str:
     return f"{name}: {profile.dtype} {' / '.join(spelled)}{lowered}"
 
 
-def _megabytes(count: int | None) -> str:
-    return "not known" if count is None else f"{count / 1e6:,.1f} MB"
+def _size(count: int | None) -> str:
+    return "not known" if count is None else format_bytes(count)

@@ -17,7 +17,8 @@ from infsa_deploy.records import (
     PairComparison,
     ValidationReport,
 )
-from infsa_deploy.runtime.memory import describe_need, format_bytes
+from infsa_deploy.runtime.memory import describe_need
+from infsa_deploy.sizes import format_bytes
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 
@@ -97,12 +98,12 @@ def summary_table(summary: GraphSummary) -> Table:
         "outputs": _listed(summary.outputs.items()),
         "classes": f"{len(classes)}: {shown}{', ...' if len(classes) > 10 else ''}",
         "memory": describe_need(metadata, image),
-        "parameters": f"{summary.parameters:,} ({summary.weights_bytes / 1e6:.1f} MB)",
+        "parameters": f"{summary.parameters:,} ({format_bytes(summary.weights_bytes)})",
         "FLOPs": _flops_row(summary),
         "bytes moved": _bytes_row(summary),
         "nodes": ", ".join(f"{count} {op}" for op, count in summary.ops.items()),
         "weights": f"sha256 {metadata.weights_sha256}",
-        "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {summary.bytes / 1e6:.1f} MB",
+        "written by": f"infsa-deploy {metadata.tool_version}, opset {summary.opset}, {format_bytes(summary.bytes)}",
     }
     table = folding_table("", summary.model)
     for name, text in rows.items():
@@ -114,7 +115,7 @@ def narrowing_notes(report: ExportReport) -> list[str]:
     """What a user should know of narrower types: what stayed wide, what was lost, what it did to the answers."""
     notes = []
     if precision := report.precision:
-        sizes = f"{precision.weights_bytes_before / 1e6:.1f} MB -> {precision.weights_bytes_after / 1e6:.1f} MB"
+        sizes = f"{format_bytes(precision.weights_bytes_before)} -> {format_bytes(precision.weights_bytes_after)}"
         kept = len(precision.kept_fp32)
         notes.append(f"{precision.dtype}: {precision.weights} weights, {sizes}; {kept} nodes stay in fp32")
         for loss in precision.losses:

@@ -24,6 +24,7 @@ from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, Plugi
 from infsa_deploy.errors import BuildError, HostError
 from infsa_deploy.files import sha256, written_whole
 from infsa_deploy.records import ModelMetadata, to_json
+from infsa_deploy.sizes import format_bytes
 from infsa_deploy.version import __version__
 
 
@@ -75,12 +76,12 @@ class _Build:
             return
         largest = ", ".join(f"{name} {spell(shapes.maximum)}" for name, shapes in self.request.ranges.items())
         self.listener.note(
-            f"predicted memory at {largest}: {_spell_bytes(needed)} of activations, "
-            f"{_spell_bytes(self.model.weights_bytes)} of weights"
+            f"predicted memory at {largest}: {format_bytes(needed)} of activations, "
+            f"{format_bytes(self.model.weights_bytes)} of weights"
         )
         if self.gpu and needed + self.model.weights_bytes > self.gpu.memory_bytes:
             self.listener.note(
-                f"warning: {self.gpu.name} has {_spell_bytes(self.gpu.memory_bytes)}; unless the builder fuses the "
+                f"warning: {self.gpu.name} has {format_bytes(self.gpu.memory_bytes)}; unless the builder fuses the "
                 "largest tensors away it will fail: lower the largest shape with --max-shapes"
             )
 
@@ -284,7 +285,3 @@ def _spell_range(shapes: ShapeRange) -> str:
     if shapes.minimum == shapes.maximum:
         return spell(shapes.maximum)
     return f"{spell(shapes.minimum)} to {spell(shapes.maximum)}, best at {spell(shapes.optimum)}"
-
-
-def _spell_bytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

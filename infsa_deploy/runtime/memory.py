@@ -6,9 +6,9 @@ from pathlib import Path
 
 from infsa_deploy.errors import HostError
 from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
+from infsa_deploy.sizes import format_bytes
 
 FLOAT_BYTES = 4
-UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 MEMINFO, CGROUP_LIMIT, CGROUP_USE = (
     Path("/proc/meminfo"),
     Path("/sys/fs/cgroup/memory.max"),
@@ -80,9 +80,3 @@ def _affinity_bytes(metadata: ModelMetadata, tokens: int | None) -> int:
     if metadata.variant == "linear" or not tokens or not heads:
         return 0
     return int(heads) * tokens * tokens * FLOAT_BYTES
-
-
-def format_bytes(count: float) -> str:
-    """A size with three digits: `7.26 MB`, `1.24 GB`."""
-    unit, name = next(((u, n) for u, n in UNITS if count >= u), (1.0, "B"))
-    return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:,.0f} {name}"

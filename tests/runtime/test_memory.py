@@ -9,16 +9,9 @@ from infsa_deploy.errors import HostError
 from infsa_deploy.export.graph_memory import peak_activation_bytes
 from infsa_deploy.export.store import load_model
 from infsa_deploy.runtime import memory
-from infsa_deploy.runtime.memory import available_bytes, check_fits, describe_need, format_bytes, token_count
+from infsa_deploy.runtime.memory import available_bytes, check_fits, describe_need, token_count
 from infsa_deploy.runtime.model import Model
 from infsa_deploy.runtime.ort import OrtSession
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(12, "12 B"), (7_262_208, "7.26 MB"), (1.2421e9, "1.24 GB"), (28.186e12, "28.2 TB")]
-)
-def test_sizes_in_words(count, text):
-    assert format_bytes(count) == text
 
 
 def test_this_machine_has_memory():
