@@ -94,6 +94,8 @@ def _roofline(
     cells: Sequence[Cell], ceilings: Ceilings, file: str, title: str, origin: str, folder: Path
 ) -> list[Figure]:
     """Achieved operations a second against operations a byte that must move, under the measured ceilings."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     done = [(cell, row) for cell in cells for row in cell.rows if row.latency and row.work and row.work.flops]
     if not done:
         return []
@@ -112,6 +114,10 @@ def _roofline(
         style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "linestyle": "none"}
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, markeredgecolor="black", **style)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte that must move", ylabel="GFLOP/s")
+    for axis in (axes.xaxis, axes.yaxis):  # a range under a decade would be labelled at every tick
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     return [_saved(figure, axes, file, title, origin, folder)]
 
 
