@@ -14,7 +14,7 @@ from torch import nn
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.store import load_model
 from infsa_deploy.inner_tensors import FLOATS, images_at_once, inner_tensors, source_model
-from infsa_deploy.records import Divergence, LayerDifference, ModelMetadata, ValidationReport
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.protocol import Arrays
 from infsa_deploy.validate import (
@@ -26,6 +26,7 @@ from infsa_deploy.validate import (
     sample_images,
     yardstick_session,
 )
+from infsa_deploy.validation_records import Divergence, LayerDifference, ValidationReport
 
 Wide = npt.NDArray[np.float64]
 

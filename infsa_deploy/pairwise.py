@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import PairComparison
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.protocol import Arrays, call_in_pieces
 from infsa_deploy.validate import Plan, sample_images
+from infsa_deploy.validation_records import PairComparison
 
 
 def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None) -> list[PairComparison]:

@@ -27,12 +27,13 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
-from infsa_deploy.records import ImageSpec, ModelMetadata, OutputComparison, ValidationReport
+from infsa_deploy.records import ImageSpec, ModelMetadata
 from infsa_deploy.runtime import Session
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.images import preprocess
 from infsa_deploy.runtime.protocol import Arrays, ModelSession, call_in_pieces
+from infsa_deploy.validation_records import OutputComparison, ValidationReport
 
 ERROR_FACTOR = 2.0
 EPSILON = {"fp32": 2.0**-23, "int8": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from infsa_deploy.records import (
-    CheckResult,
+from infsa_deploy.records import CheckResult, ExportReport, GraphSummary
+from infsa_deploy.runtime.memory import describe_need
+from infsa_deploy.sizes import format_bytes
+from infsa_deploy.validation_records import (
     Divergence,
-    ExportReport,
-    GraphSummary,
     LayerDifference,
     OutputComparison,
     PairComparison,
     ValidationReport,
 )
-from infsa_deploy.runtime.memory import describe_need
-from infsa_deploy.sizes import format_bytes
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
 

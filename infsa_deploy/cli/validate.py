@@ -45,8 +45,9 @@ def command(
     from infsa_deploy import divergence
     from infsa_deploy.cli.tables import comparison_table, divergence_lines, pairs_table
     from infsa_deploy.pairwise import compare_pairs
-    from infsa_deploy.records import ValidationSet, to_json
+    from infsa_deploy.records import to_json
     from infsa_deploy.validate import Plan, validate_model
+    from infsa_deploy.validation_records import ValidationSet
 
     plan, progress = Plan(real, random, seed), Console(stderr=True)
     with progress.status("loading the model") as status:
