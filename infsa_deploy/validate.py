@@ -23,7 +23,7 @@ from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.errors import ModelError, ToleranceError, UsageError
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
@@ -97,6 +97,19 @@ def validate_model(
     passed = all(comparison.passed for comparison in comparisons)
     described = YARDSTICKS.get(metadata.dtype, f"eager {metadata.dtype}")
     return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
+
+
+def check_tolerance(reports: Sequence[ValidationReport]) -> None:
+    """Raise ToleranceError where an output is out of its bound, naming the one that is furthest out."""
+    failed = [(report.model, c) for report in reports for c in report.comparisons if not c.passed]
+    if not failed:
+        return
+    model, worst = max(failed, key=lambda pair: pair[1].max_abs / pair[1].bound if pair[1].bound else float("inf"))
+    raise ToleranceError(
+        f"{model} is out of tolerance: output {worst.output!r}, {worst.inputs}.",
+        f"its largest error is {worst.max_abs:.3g}; the bound is {worst.bound:.3g}.",
+        "compare with an export made with --no-fold, and report the difference.",
+    )
 
 
 def rebuild_reference(metadata: ModelMetadata, weights: Path | None = None, module: str | None = None) -> Reference:

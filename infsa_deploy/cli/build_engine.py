@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, SHAPES, SIZE, TARGETS, json_option
+from infsa_deploy.cli.parameters import FILE, SIZE, TARGETS, json_option, shapes_option
 from infsa_deploy.config import BACKENDS, PRECISIONS, EngineConfig
 
 
@@ -15,15 +15,13 @@ from infsa_deploy.config import BACKENDS, PRECISIONS, EngineConfig
 @click.argument("model", type=FILE, required=False)
 @click.option("--fp16", "precision", flag_value=PRECISIONS[0], help="Retype weights and activations to float16.")
 @click.option("--bf16", "precision", flag_value=PRECISIONS[1], help="Retype them to bfloat16.")
-@click.option(
-    "--int8", "precision", flag_value=PRECISIONS[2], help="int8 where the model has Q/DQ nodes, else float16."
-)
+@click.option("--int8", "precision", flag_value=PRECISIONS[2], help="int8 where there are Q/DQ nodes, else float16.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True)
 @click.option("--target", "targets", type=TARGETS, default=(), help="e.g. sm80,sm89 (default: the GPU here, or sm80).")
 @click.option("--plugins", default="on", show_default=True, help="on, off, or the path of a plugin library.")
-@click.option("--min-shapes", type=SHAPES, multiple=True, help="image:1x3x224x224 or image:[1,3,224,224].")
-@click.option("--opt-shapes", type=SHAPES, multiple=True, help="Likewise: the shape served best (default: batch 8).")
-@click.option("--max-shapes", type=SHAPES, multiple=True, help="Likewise: the largest shape (default: batch 32).")
+@shapes_option("--min-shapes", help="image:1x3x224x224 or image:[1,3,224,224].")
+@shapes_option("--opt-shapes", help="Likewise: the shape served best (default: batch 8).")
+@shapes_option("--max-shapes", help="Likewise: the largest shape (default: batch 32).")
 @click.option("--workspace", "workspace_bytes", type=SIZE, help="Scratch memory of a layer, e.g. 4G.")
 @click.option("--opt-level", "optimization_level", type=click.IntRange(0, 5), help="The builder's effort.")
 @click.option("--timing-cache", type=FILE, help="Keep kernel timings in this file (TensorRT).")
@@ -47,8 +45,6 @@ def command(
     from infsa_deploy.cli.progress import listening
     from infsa_deploy.records import to_json
 
-    for kind in ("min_shapes", "opt_shapes", "max_shapes"):
-        options[kind] = {name: shape for shapes in options[kind] for name, shape in shapes.items()}
     library = None if plugins in ("on", "off") else Path(plugins)
     config = EngineConfig(plugins=plugins != "off", plugin_library=library, **options)
     if model is None:
@@ -57,9 +53,7 @@ def command(
     path = output or default_engine(model, config)
     with listening(verbose) as listener:
         result = forecast(model, config, listener) if dry_run else build(model, path, config, listener)
-    if as_json:
-        click.echo(to_json(result))
-    elif dry_run:
+    if dry_run and not as_json:
         Console().print(engine_table(result, f"{path} (not built)"))
     else:
-        click.echo(path)
+        click.echo(to_json(result) if as_json else path)

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from infsa_deploy.cli.parameters import FILE, json_option, threads_option
-from infsa_deploy.errors import ModelError
 
 
 @click.command()
@@ -43,7 +42,7 @@ def command(
     from rich.console import Console
 
     from infsa_deploy.cli.evaluation_tables import evaluation_tables, problem_notes
-    from infsa_deploy.evaluate.report import evaluate_to_folder
+    from infsa_deploy.evaluate.report import check_none_left_out, evaluate_to_folder
     from infsa_deploy.records import to_json
 
     with Console(stderr=True).status("loading the models") as status:
@@ -55,7 +54,4 @@ def command(
     else:
         for table in evaluation_tables(report):
             Console().print(table)
-    fatal = [problem for problem in report.problems if problem.fatal]
-    if fatal:
-        names = ", ".join(problem.image for problem in fatal[:5])
-        raise ModelError(f"{len(fatal)} of {report.images} images were left out.", f"the first: {names}.")
+    check_none_left_out(report)

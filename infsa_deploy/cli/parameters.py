@@ -38,3 +38,12 @@ HOPS: click.ParamType[Any] = _Parsed("T|inf", parse_hops)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 threads_option = click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: all cores).")
+
+
+def shapes_option(name: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that may be repeated, an input's shape each time; the command gets one dictionary."""
+
+    def merged(ctx: click.Context, param: click.Parameter, given: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+        return {name: shape for shapes in given for name, shape in shapes.items()}
+
+    return click.option(name, type=SHAPES, multiple=True, callback=merged, help=help)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import click
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +21,18 @@ from infsa_deploy.validation_records import (
 )
 
 STYLES = {"ok": "green", "absent": "yellow", "problem": "red"}
+
+
+def print_validation(
+    reports: Sequence[ValidationReport], pairs: Sequence[PairComparison], found: Divergence | None
+) -> None:
+    """A table a model, one of the pairs, and where the layers part, as far as there are any."""
+    for report in reports:
+        Console().print(comparison_table(report))
+    if pairs:
+        Console().print(pairs_table(pairs))
+    for line in divergence_lines(found) if found else ():
+        click.echo(line)
 
 
 def comparison_table(report: ValidationReport) -> Table:

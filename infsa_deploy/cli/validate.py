@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from infsa_deploy.cli.parameters import FILE, json_option, threads_option
-from infsa_deploy.errors import ToleranceError
 
 
 @click.command()
@@ -22,14 +22,12 @@ from infsa_deploy.errors import ToleranceError
 @json_option
 def command(
     models: tuple[Path, ...],
-    real: int,
-    random: int,
-    seed: int,
     weights: Path | None,
     module: str | None,
     find_divergence: bool,
     threads: int | None,
     as_json: bool,
+    **plan_options: int,
 ) -> None:
     """Compare each MODEL, an ONNX file or an engine, with its reference in float64, and each two with each other.
 
@@ -43,34 +41,20 @@ def command(
     from rich.console import Console
 
     from infsa_deploy import divergence
-    from infsa_deploy.cli.tables import comparison_table, divergence_lines, pairs_table
+    from infsa_deploy.cli.tables import print_validation
     from infsa_deploy.pairwise import compare_pairs
     from infsa_deploy.records import to_json
-    from infsa_deploy.validate import Plan, validate_model
+    from infsa_deploy.validate import Plan, check_tolerance, validate_model
     from infsa_deploy.validation_records import ValidationSet
 
-    plan, progress = Plan(real, random, seed), Console(stderr=True)
-    with progress.status("loading the model") as status:
-        reports = tuple(
-            validate_model(path, plan, weights=weights, module=module, threads=threads, progress=status.update)
-            for path in models
-        )
+    plan = Plan(**plan_options)
+    reference: dict[str, Any] = {"weights": weights, "module": module}
+    with Console(stderr=True).status("loading the model") as status:
+        reports = tuple(validate_model(m, plan, threads=threads, progress=status.update, **reference) for m in models)
         pairs = tuple(compare_pairs(models, plan, threads)) if len(models) > 1 else ()
-        found = divergence.find_divergence(reports, plan, weights=weights, module=module) if find_divergence else None
+        found = divergence.find_divergence(reports, plan, **reference) if find_divergence else None
     if as_json:
         click.echo(to_json(ValidationSet(reports, pairs, found) if pairs or found else reports[0]))
     else:
-        for report in reports:
-            Console().print(comparison_table(report))
-        if pairs:
-            Console().print(pairs_table(pairs))
-        for line in divergence_lines(found) if found else ():
-            click.echo(line)
-    failed = [(report.model, c) for report in reports for c in report.comparisons if not c.passed]
-    if failed:
-        model, worst = max(failed, key=lambda pair: pair[1].max_abs / pair[1].bound if pair[1].bound else float("inf"))
-        raise ToleranceError(
-            f"{model} is out of tolerance: output {worst.output!r}, {worst.inputs}.",
-            f"its largest error is {worst.max_abs:.3g}; the bound is {worst.bound:.3g}.",
-            "compare with an export made with --no-fold, and report the difference.",
-        )
+        print_validation(reports, pairs, found)
+    check_tolerance(reports)

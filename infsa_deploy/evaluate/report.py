@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infsa_deploy.errors import HostError
+from infsa_deploy.errors import HostError, ModelError
 from infsa_deploy.evaluate.datasets import DataSource, open_dataset
 from infsa_deploy.evaluate.figures import draw_evaluation
 from infsa_deploy.evaluate.journal import Journal
@@ -53,6 +53,14 @@ def evaluate_to_folder(
             scratch.write_text(to_json(report) + "\n", encoding="utf-8")
         draw_evaluation(report, folder)
     return report
+
+
+def check_none_left_out(report: EvaluationReport) -> None:
+    """Raise ModelError where an image could not be read or a box is wrong, naming the first few."""
+    fatal = [problem for problem in report.problems if problem.fatal]
+    if fatal:
+        names = ", ".join(problem.image for problem in fatal[:5])
+        raise ModelError(f"{len(fatal)} of {report.images} images were left out.", f"the first: {names}.")
 
 
 def _make(folder: Path) -> None:
