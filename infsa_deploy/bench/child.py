@@ -15,7 +15,8 @@ from typing import Any
 from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-WAITING = {"OMP_WAIT_POLICY": "passive"}  # beside other work, OpenMP threads that spin take the cores from their own
+# Long enough to meet at a barrier; OpenMP threads that spin on beside other work take the cores from their own.
+WAITING = {"GOMP_SPINCOUNT": "20000"}
 ALLOCATION_WORDS = ("bad_alloc", "bad allocation", "MemoryError")
 
 

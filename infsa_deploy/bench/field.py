@@ -11,10 +11,11 @@ from typing import Any
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.memory import available_bytes
+from infsa_deploy.bench.settings import VERY_SLOW
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
 
 SETTLE_S = 0.2  # idle threads of the one before spin for a while after its last call
-SLOW_ROUNDS = 3
+SLOW_ROUNDS, VERY_SLOW_ROUNDS = 3, 2
 
 
 @dataclass
@@ -76,8 +77,7 @@ class Field:
             self._close(entry)
 
     def _turn(self, number: int, entry: Entry) -> None:
-        slow = entry.warm_up.get("call_s", 0.0) > self._settings.slow_call_s
-        if slow and number >= SLOW_ROUNDS:
+        if number >= self._rounds(entry.warm_up.get("call_s", 0.0)):
             return
         child = self._open(entry)
         time.sleep(SETTLE_S)
@@ -85,6 +85,12 @@ class Field:
         entry.rounds.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
+
+    def _rounds(self, call_s: float) -> int:
+        slow_call_s = self._settings.slow_call_s
+        if call_s > VERY_SLOW * slow_call_s:
+            return VERY_SLOW_ROUNDS
+        return SLOW_ROUNDS if call_s > slow_call_s else self._settings.rounds
 
     def _measure_energy(self, source: EnergySource, entry: Entry) -> None:
         if not self._settings.energy or source.counter is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from infsa_deploy.bench.machine import usable_cores
 from infsa_deploy.measurements import Settings
 
+VERY_SLOW = 4  # times a slow call: what a first call does once is then lost in it
+
 
 def settings_for(threads: int | None, device: str, *, quick: bool, energy: bool) -> Settings:
     """The usual settings, or short ones; threads default to every core."""
