@@ -97,9 +97,10 @@ def test_one_that_fits_nowhere_is_out_of_memory_with_the_numbers(run):
     assert entries[0].ended.reason == "it needs 9.0 GB, and 5.0 GB are free now"
 
 
-def test_slow_contenders_have_three_rounds(run):
-    entries, _ = run(Machine(memory=1000, peak=10, call_s=60.0), "a b", rounds=5)
-    assert [len(entry.rounds) for entry in entries] == [3, 3]
+@pytest.mark.parametrize(("call_s", "rounds"), [(3.0, 5), (5.0, 3), (60.0, 2)])
+def test_slow_contenders_have_fewer_rounds(call_s, rounds, run):
+    entries, _ = run(Machine(memory=1000, peak=10, call_s=call_s), "a b", rounds=5)
+    assert [len(entry.rounds) for entry in entries] == [rounds, rounds]
 
 
 def test_no_energy_counter_is_a_reason(run):
