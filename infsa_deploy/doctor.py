@@ -21,7 +21,7 @@ PACKAGES = {
     "matplotlib": ("evaluate -o, explain, report", "plot"),
     "zeus": ("bench, for energy", "energy"),
     "tritonclient": ("package", "serve"),
-    "openvino": ("bench, as a peer", "peers"),
+    "openvino": ("run --provider openvino, and bench as a peer", "peers"),
 }
 ORT_PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 TENSORRT_PACKAGES = {

@@ -59,6 +59,8 @@ CONTENDERS = (
         export=ExportConfig(dtype="fp16"),
         group="named",
     ),
+    Contender("ours-openvino-fp32", "infsa-deploy on OpenVINO", "openvino", export=ExportConfig(), group="named"),
+    Contender("ours-openvino-bf16", "the same in bf16", "openvino", "bf16", export=ExportConfig(), group="named"),
     Contender("linformer", "Linformer of the same size", "eager", program="linformer", group="baseline"),
     Contender("performer", "Performer of the same size", "eager", program="performer", group="baseline"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import numpy.typing as npt
 from infsa_deploy.bench.contenders import Program
 from infsa_deploy.config import ModelSource
 from infsa_deploy.runtime import Session, TensorInfo
-from infsa_deploy.runtime.protocol import Arrays, check_feeds
 
 SEED = 0
-OPENVINO_TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 
 
 @dataclass(frozen=True)
@@ -73,41 +71,9 @@ def _tensorrt(what: Opening) -> Session:
 
 
 def _openvino(what: Opening) -> Session:
+    from infsa_deploy.runtime.openvino import OpenVinoSession
+
     return OpenVinoSession(str(what.path), what.dtype, what.threads)
-
-
-class OpenVinoSession:
-    """An ONNX model on OpenVINO's CPU device, computing in fp32 or bf16: a peer to measure against."""
-
-    runtime = "openvino"
-
-    def __init__(self, path: str, dtype: str, threads: int) -> None:
-        import openvino
-
-        hints = {
-            "INFERENCE_PRECISION_HINT": OPENVINO_TYPES[dtype],
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        self._model = openvino.Core().compile_model(path, "CPU", hints)
-        self.inputs = tuple(_port(port) for port in self._model.inputs)
-        self.outputs = tuple(_port(port) for port in self._model.outputs)
-        self._request = self._model.create_infer_request()
-
-    def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
-        """Run once; arrays are checked against the model's inputs first."""
-        check_feeds(self.inputs, feeds)
-        found = self._request.infer(dict(feeds), share_inputs=True)
-        return {info.name: np.array(found[port]) for info, port in zip(self.outputs, self._model.outputs, strict=True)}
-
-    def close(self) -> None:
-        """Free the compiled model."""
-        del self._request, self._model
-
-
-def _port(port: Any) -> TensorInfo:
-    shape = tuple(axis.get_length() if axis.is_static else "free" for axis in port.partial_shape)
-    return TensorInfo(port.any_name, shape, np.dtype(port.element_type.to_dtype()).name)
 
 
 OPENERS: dict[str, Callable[[Opening], Session]] = {

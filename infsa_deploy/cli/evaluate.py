@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, json_option, threads_option
+from infsa_deploy.cli.parameters import FILE, json_option, provider_option, threads_option
 
 
 @click.command()
@@ -22,7 +22,7 @@ from infsa_deploy.cli.parameters import FILE, json_option, threads_option
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps of a removal curve.")
 @click.option("--removal-images", type=click.IntRange(min=1), help="Remove patches of so many images (default: all).")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Threads that read images.")
-@click.option("--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@provider_option
 @click.option("-o", "--output", type=FILE, help="Folder for report.json, figures and what is known of each image.")
 @threads_option
 @json_option

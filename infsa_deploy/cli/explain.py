@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, json_option, threads_option
+from infsa_deploy.cli.parameters import FILE, json_option, provider_option, threads_option
 
 
 @click.command()
@@ -14,7 +14,7 @@ from infsa_deploy.cli.parameters import FILE, json_option, threads_option
 @click.argument("images", type=FILE, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, default=Path("explained"), show_default=True, help="Folder to write to.")
 @click.option("--layer", default="mean", show_default=True, help="Maps of: mean of layers, last, or a number from 0.")
-@click.option("--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@provider_option
 @threads_option
 @json_option
 def command(

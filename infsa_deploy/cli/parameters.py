@@ -47,3 +47,12 @@ def shapes_option(name: str, help: str) -> Callable[[Callable[..., Any]], Callab
         return {name: shape for shapes in given for name, shape in shapes.items()}
 
     return click.option(name, type=SHAPES, multiple=True, callback=merged, help=help)
+
+
+provider_option = click.option(
+    "--provider",
+    type=click.Choice(["cpu", "cuda", "openvino"]),
+    default="cpu",
+    show_default=True,
+    help="What runs an ONNX file: ONNX Runtime on the CPU or with CUDA, or OpenVINO on the CPU.",
+)

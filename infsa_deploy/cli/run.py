@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, json_option, threads_option
+from infsa_deploy.cli.parameters import FILE, json_option, provider_option, threads_option
 
 
 @click.command()
 @click.argument("model", type=FILE)
 @click.argument("images", type=FILE, nargs=-1, required=True)
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes to name an image.")
-@click.option("--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@provider_option
 @threads_option
 @json_option
 def command(model: Path, images: tuple[Path, ...], top: int, provider: str, threads: int | None, as_json: bool) -> None:

@@ -18,14 +18,21 @@ def is_engine(path: Path) -> bool:
 def open_artefact(
     path: Path, provider: str = "cpu", threads: int | None = None, plugins: Path | None = None
 ) -> ModelSession:
-    """Load an ONNX file in ONNX Runtime on `provider`, an engine in TensorRT on the GPU with the library `plugins`.
+    """Load an engine in TensorRT on the GPU with the library `plugins`, an ONNX file by `provider`.
 
-    Raises: as OrtSession and TrtSession.
+    Args:
+        provider: `cpu` or `cuda` of ONNX Runtime, or `openvino`.
+
+    Raises: as TrtSession, OrtSession and OpenVinoSession.
     """
     if is_engine(path):
         from infsa_deploy.runtime.trt import TrtSession
 
         return TrtSession(path, library=plugins)
+    if provider == "openvino":
+        from infsa_deploy.runtime.openvino import OpenVinoSession
+
+        return OpenVinoSession(path, threads=threads)
     from infsa_deploy.runtime.ort import OrtSession
 
     return OrtSession(path, provider, threads)
