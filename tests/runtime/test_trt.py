@@ -19,56 +19,23 @@ import numpy as np
 import pytest
 
 from infsa_deploy.cli.engine_tables import inspection_table
-from infsa_deploy.config import ModelSource
 from infsa_deploy.engine import driver
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, to_json
+from infsa_deploy.records import to_json
 from infsa_deploy.runtime.model import Model, load
 from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile, inspect_engine
+from tests.engine_record import RECORD
 
 PLAN = b"a plan" * 100
-IMAGE = TensorProfile("float32", (-1, 3, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 4, 4))
 
 
 @pytest.fixture
-def record(tmp_path) -> EngineRecord:
-    metadata = ModelMetadata(
-        variant="linear",
-        form="ops",
-        architecture={},
-        image=ImageSpec(3, 4, 4, (0.5,) * 3, (0.5,) * 3),
-        classes=("a", "b", "c"),
-        weights_sha256="0" * 64,
-        source=ModelSource(),
-        dtype="fp16",
-        memory=MemoryNeed(1, 1.0),
-        tool_version="0.1.0",
-    )
-    return EngineRecord(
-        tool_version="0.1.0",
-        flavour="tensorrt",
-        flavour_version="11.0.0",
-        targets=("sm80",),
-        built_on=None,
-        engine_sha256="",
-        engine_bytes=len(PLAN),
-        onnx="m.onnx",
-        onnx_sha256="0" * 64,
-        inputs={"image": IMAGE},
-        outputs={"logits": TensorProfile("float32", (-1, 3))},
-        precision=PrecisionFound("fp16", {"fp16": 3}, {"fp16": 100.0}, {}),
-        plugins=PluginUse("none", None, None, False, {}, None),
-        options={},
-        timing_cache_sha256=None,
-        build_s=1.0,
-        activation_bytes_predicted=None,
-        activation_bytes=None,
-        metadata=metadata,
-    )
+def record() -> EngineRecord:
+    return replace(RECORD, engine_bytes=len(PLAN))
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from tritonclient.grpc import model_config_pb2 as schema
 from infsa_deploy.cli import main
 from infsa_deploy.config import ServingConfig
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import EngineRecord, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.engine_records import PluginUse, TensorProfile
 from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
 from infsa_deploy.export.store import save_model
 from infsa_deploy.files import sha256
 from infsa_deploy.records import ImageSpec, from_json, to_json
 from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.serving.package import package
+from tests.engine_record import RECORD
 
 ELF_LIBRARY = b"\x7fELF\x02" + bytes(11) + b"\x03\x00" + bytes(40)
 
@@ -46,25 +47,13 @@ def engine(digits, tmp_path):
         path = tmp_path / "m.engine"
         path.write_bytes(b"plan" * 9)
         image = TensorProfile("float32", (-1, 1, 64, 64), (1, 1, 64, 64), (8, 1, 64, 64), (16, 1, 64, 64))
-        record = EngineRecord(
-            tool_version="0.1.0",
-            flavour="tensorrt",
+        record = replace(
+            RECORD,
             flavour_version="11.4.0",
-            targets=("sm80",),
-            built_on=None,
             engine_sha256=sha256(path),
             engine_bytes=36,
-            onnx="m.onnx",
-            onnx_sha256="0" * 64,
             inputs={"image": image},
             outputs={"logits": TensorProfile("float32", (-1, 10))},
-            precision=PrecisionFound("fp16", {"fp16": 3}, {"fp16": 100.0}, {}),
-            plugins=PluginUse("none", None, None, False, {}, None),
-            options={},
-            timing_cache_sha256=None,
-            build_s=1.0,
-            activation_bytes_predicted=None,
-            activation_bytes=None,
             metadata=OrtSession(digits["linear"], threads=1).metadata,
         )
         sidecar_path(path).write_text(to_json(replace(record, **changes)))

@@ -13,11 +13,11 @@ from pathlib import Path
 import headers
 import pytest
 
-from infsa_deploy.config import ModelSource
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import EngineRecord, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.engine_records import PrecisionFound, TensorProfile
 from infsa_deploy.files import sha256
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, to_json
+from infsa_deploy.records import ImageSpec, to_json
+from tests.engine_record import RECORD as FP16_RECORD
 from tests.plugins.embed.stubs import write_stubs
 
 HERE = Path(__file__).parent
@@ -158,39 +158,13 @@ def reports(text: str) -> list[tuple[int, str]]:
     return [(int(code), rest[0] if rest else "") for code, *rest in blocks]
 
 
-IMAGE = ImageSpec(3, 4, 4, (0.5,) * 3, (0.5,) * 3)
-PROFILE = TensorProfile("float32", (-1, 3, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 4, 4))
-RECORD = EngineRecord(
-    tool_version="0.1.0",
+RECORD = replace(
+    FP16_RECORD,
     flavour="tensorrt-rtx",
     flavour_version=VERSION,
-    targets=("sm80",),
-    built_on=None,
-    engine_sha256="",
-    engine_bytes=0,
-    onnx="m.onnx",
-    onnx_sha256="0" * 64,
-    inputs={"image": PROFILE},
     outputs={"logits": TensorProfile("float32", (-1, 5))},
     precision=PrecisionFound(None, {}, {}, {}),
-    plugins=PluginUse("none", None, None, False, {}, None),
-    options={},
-    timing_cache_sha256=None,
-    build_s=1.0,
-    activation_bytes_predicted=None,
-    activation_bytes=None,
-    metadata=ModelMetadata(
-        variant="linear",
-        form="ops",
-        architecture={},
-        image=IMAGE,
-        classes=("ant", "bee", "cat", "doe", "elk"),
-        weights_sha256="0" * 64,
-        source=ModelSource(),
-        dtype="fp32",
-        memory=MemoryNeed(1, 1.0),
-        tool_version="0.1.0",
-    ),
+    metadata=replace(FP16_RECORD.metadata, classes=("ant", "bee", "cat", "doe", "elk"), dtype="fp32"),
 )
 
 
