@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from infsa_deploy.measurements import Machine
+from infsa_deploy.runtime.cores import usable_cores
 
 PACKAGES = ("torch", "onnxruntime", "onnxruntime-gpu", "openvino", "onnx", "tensorrt", "tensorrt-rtx-cu13", "zeus")
 
@@ -24,11 +25,6 @@ def this_machine() -> Machine:
         gpus=_gpus(),
         packages={name: version for name in PACKAGES if (version := _version(name))},
     )
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

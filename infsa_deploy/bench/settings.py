@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infsa_deploy.bench.machine import usable_cores
 from infsa_deploy.measurements import Settings
+from infsa_deploy.runtime.cores import usable_cores
 
 VERY_SLOW = 4  # times a slow call: what a first call does once is then lost in it
 

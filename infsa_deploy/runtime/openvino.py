@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import openvino
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import check_model_file
 from infsa_deploy.records import ModelMetadata, read_metadata
+from infsa_deploy.runtime.cores import usable_cores
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
 TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -42,7 +42,7 @@ class OpenVinoSession:
         check_model_file(path)
         hints = {
             "INFERENCE_PRECISION_HINT": TYPES[dtype],
-            "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+            "INFERENCE_NUM_THREADS": threads or usable_cores(),
             "PERFORMANCE_HINT": "LATENCY",
         }
         content, metadata = _plain(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import onnxruntime
 from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
 from infsa_deploy.files import check_model_file
 from infsa_deploy.records import read_metadata
+from infsa_deploy.runtime.cores import usable_cores
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -42,7 +42,7 @@ class OrtSession:
         check_model_file(path)
         wanted = _available(provider)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = threads or usable_cores()
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])
