@@ -61,10 +61,11 @@ def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
 
 
 def _difference(entry: Entry, reference: Entry) -> float | None:
-    if entry.contender.program != "reference" or not entry.logits or not reference.logits:
+    if entry.contender.program != "reference":
         return None
-    largest = max(map(abs, reference.logits))
-    apart = max(abs(a - b) for a, b in zip(entry.logits, reference.logits, strict=True))
+    exact = reference.warm_up["logits"]
+    largest = max(map(abs, exact))
+    apart = max(abs(a - b) for a, b in zip(entry.warm_up["logits"], exact, strict=True))
     return apart / largest if largest else None
 
 

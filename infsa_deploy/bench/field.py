@@ -32,7 +32,6 @@ class Entry:
     rounds: list[list[float]] = field(default_factory=list)
     warm_up: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int | None = None
-    logits: list[float] | None = None
     energy: dict[str, Any] | None = None
     energy_reason: str | None = None
     ended: PointEnded | None = None
@@ -120,8 +119,6 @@ class Field:
         slow_call_s = self._settings.slow_call_s
         warm_up = child.ask("warm up", most_calls=self._settings.warm_up_calls, slow_call_s=slow_call_s)
         entry.warm_up = entry.warm_up or warm_up
-        if entry.logits is None:
-            entry.logits = child.ask("logits")
         return child
 
     def _make_room(self, entry: Entry) -> int | None:

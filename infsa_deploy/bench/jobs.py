@@ -22,6 +22,7 @@ from infsa_deploy.measurements import EnergySource, Validation, Work
 from infsa_deploy.records import ModelMetadata, decode
 from infsa_deploy.runtime import Session
 from infsa_deploy.runtime.artefact import is_engine
+from infsa_deploy.runtime.protocol import Arrays
 
 MOST_CALLS = 1000
 MOST_IMAGES = 8
@@ -52,7 +53,6 @@ class Jobs:
             "open": self.open,
             "warm up": self.warm_up,
             "turn": self.turn,
-            "logits": self.logits,
             "measure energy": self.measure_energy,
         }
 
@@ -66,15 +66,22 @@ class Jobs:
         return self._session.runtime
 
     def warm_up(self, most_calls: int, slow_call_s: float) -> Decoded:
-        """Call until latency settles; what is slow settles in the call after its first, what is very slow in that."""
+        """Call until latency settles; what is slow settles in the call after its first, what is very slow in that.
+
+        `logits` are the last call's, for the first image of the batch.
+        """
         times: list[float] = []
+        outputs: Arrays = {}
         while len(times) < most_calls and not settled(times):
-            times.append(self._timed())
+            seconds, outputs = self._called()
+            times.append(seconds)
             if times[-1] > slow_call_s and (len(times) > 1 or times[-1] > VERY_SLOW * slow_call_s):
                 break
         self._call_s = times[-1]
+        logits = [float(value) for value in next(iter(outputs.values()))[0].astype(np.float64)]
+        del outputs
         memory.forget_peak()
-        return {"calls": len(times), "stable": settled(times), "call_s": self._call_s}
+        return {"calls": len(times), "stable": settled(times), "call_s": self._call_s, "logits": logits}
 
     def turn(self, seconds: float, slow_call_s: float) -> Decoded:
         """Times in ms of calls for `seconds`, one at least, after one that refills the caches; peak memory so far."""
@@ -86,22 +93,19 @@ class Jobs:
             times.append(self._timed())
         return {"times_ms": [1000 * seconds for seconds in times], "peak_bytes": memory.peak_bytes()}
 
-    def logits(self) -> list[float]:
-        """Output for the first image of the batch."""
-        assert self._session
-        outputs = self._session(self._feeds)
-        return [float(value) for value in next(iter(outputs.values()))[0].astype(np.float64)]
-
     def measure_energy(self, source: Decoded, device: str) -> Decoded:
         """Energy of calls of the open model."""
         found = decode(EnergySource, source)
         return asdict(energy.measure(energy.find_counter(device), found, self._timed, self._batch))
 
     def _timed(self) -> float:
+        return self._called()[0]
+
+    def _called(self) -> tuple[float, Arrays]:
         assert self._session
         start = time.perf_counter()
-        self._session(self._feeds)
-        return time.perf_counter() - start
+        outputs = self._session(self._feeds)
+        return time.perf_counter() - start, outputs
 
 
 def images_for(height: int, width: int) -> int:

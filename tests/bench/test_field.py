@@ -41,8 +41,7 @@ class Child:
         self._machine.log.append(f"{do} {self._name}")
         answers = {
             "open": "eager",
-            "warm up": {"calls": 3, "stable": True, "call_s": self._machine.call_s},
-            "logits": [1.0],
+            "warm up": {"calls": 3, "stable": True, "call_s": self._machine.call_s, "logits": [1.0]},
             "turn": {"times_ms": [5.0], "peak_bytes": self._machine.peak},
         }
         return answers[do]
