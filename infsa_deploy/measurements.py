@@ -46,16 +46,16 @@ class Settings:
         rounds: turns of each contender, interleaved with the others'.
         turn_s: seconds of calls a turn; one call at least.
         warm_up_calls: most calls before the first turn; fewer when latency is stable before.
-        slow_call_s: a contender whose call takes longer has 2 calls to warm up and 3 turns of one call; four times
-            as long: one call and 2 turns.
+        slow_call_s: a contender whose call takes longer has 2 calls to warm up and at most 4 turns of one call; four
+            times as long: one call and 2 turns.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """
 
     threads: int
     device: str = "cpu"
-    rounds: int = 5
-    turn_s: float = 2.0
+    rounds: int = 12
+    turn_s: float = 0.8
     warm_up_calls: int = 20
     slow_call_s: float = 4.0
     limit_s: float = 900.0
@@ -238,7 +238,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """Contenders measured together: one model, size and batch."""
+    """Contenders measured together: one model, size and batch.
+
+    Attributes:
+        others_cpu_share: of the machine's CPU time during all turns, what other processes took, 0 to 1; None where it
+            cannot be told, with the reason.
+    """
 
     run: str
     model: str
@@ -248,6 +253,15 @@ class Cell:
     batch: int
     tokens: int | None
     rows: tuple[Row, ...]
+    others_cpu_share: float | None = None
+    others_cpu_reason: str | None = "not recorded"
+
+    @property
+    def others(self) -> str:
+        """How quiet the machine was, for people."""
+        if self.others_cpu_share is None:
+            return f"CPU time taken by others meanwhile: {self.others_cpu_reason}"
+        return f"others took {self.others_cpu_share:.0%} of the CPU time meanwhile"
 
     @property
     def key(self) -> tuple[str, int, int, int]:

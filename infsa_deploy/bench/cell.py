@@ -8,6 +8,7 @@ from infsa_deploy.bench import roofline, statistics
 from infsa_deploy.bench.field import Entry, Field
 from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.prepare import Bench, Preparation, Workshop
+from infsa_deploy.bench.quietness import cpu_times, others_share
 from infsa_deploy.measurements import OK, Cell, Energy, Row, Work
 from infsa_deploy.records import decode
 
@@ -24,9 +25,12 @@ def measure_cell(plan: CellPlan, bench: Bench) -> Cell:
     def progress(phase: str) -> None:
         bench.progress(f"{plan.title}: {phase}")
 
+    before = cpu_times()
     Field([entry for entry in entries if not entry.ended], bench.settings, plan.batch, progress).run(bench.energy)
+    share, reason = others_share(before, cpu_times())
     rows = tuple(_row(entry, entries[0], plan, bench) for entry in entries)
-    return Cell(bench.run, plan.model, plan.source, plan.height, plan.width, plan.batch, preparation.tokens, rows)
+    size = (plan.height, plan.width)
+    return Cell(bench.run, plan.model, plan.source, *size, plan.batch, preparation.tokens, rows, share, reason)
 
 
 def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:

@@ -13,9 +13,10 @@ from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.memory import available_bytes
 from infsa_deploy.bench.settings import VERY_SLOW
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
+from infsa_deploy.sizes import format_bytes
 
 SETTLE_S = 0.2  # idle threads of the one before spin for a while after its last call
-SLOW_ROUNDS, VERY_SLOW_ROUNDS = 3, 2
+SLOW_ROUNDS, VERY_SLOW_ROUNDS = 4, 2
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Field:
             return
         child = self._open(entry)
         time.sleep(SETTLE_S)
-        found = child.ask("turn", seconds=self._settings.turn_s, slow_call_s=self._settings.slow_call_s)
+        found = child.ask("turn", seconds=self._settings.turn_s)
         entry.rounds.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
@@ -126,7 +127,7 @@ class Field:
         while (free := available_bytes()) is not None and free < entry.resident_bytes and waiting:
             self._close(waiting.pop(0))
         if free is not None and free < entry.need_bytes:
-            reason = f"it needs {entry.need_bytes / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free now"
+            reason = f"it needs {format_bytes(entry.need_bytes)}, and {format_bytes(free)} are free now"
             raise PointEnded(OUT_OF_MEMORY, reason)
         return free
 

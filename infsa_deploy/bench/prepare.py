@@ -15,6 +15,7 @@ from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.config import ExportConfig
 from infsa_deploy.measurements import REFUSED, Ceilings, EnergySource, Settings, Validation, Work
 from infsa_deploy.records import decode
+from infsa_deploy.sizes import format_bytes
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Preparation:
             need = 3 * one  # an image in float64, beside the file itself
             free = available_bytes()
             if free is not None and need > free:
-                numbers = f"that takes {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+                numbers = f"that takes {format_bytes(need)}, and {format_bytes(free)} are free"
                 raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
             size = {"height": self._plan.height, "width": self._plan.width}
             found = self._workshop.ask("validate", path=path, threads=self._bench.settings.threads, **size)
@@ -164,9 +165,9 @@ def _refuse_what_cannot_fit(need: int, trace: dict[str, Any], contender: Contend
     free = available_bytes()
     if free is not None and need > free:
         shape = "x".join(map(str, trace["largest_shape"]))
-        largest = f"its largest tensor, {shape}, takes {trace['largest_bytes'] / 1e9:.1f} GB"
+        largest = f"its largest tensor, {shape}, takes {format_bytes(trace['largest_bytes'])}"
         least = "" if contender.runtime == "eager" else "at least "
-        reason = f"it needs {least}{need / 1e9:.1f} GB ({largest}), and {free / 1e9:.1f} GB are free"
+        reason = f"it needs {least}{format_bytes(need)} ({largest}), and {format_bytes(free)} are free"
         raise PointEnded(REFUSED, reason)
 
 

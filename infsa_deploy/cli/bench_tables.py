@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infsa_deploy.measurements import OK, Cell, Row
+from infsa_deploy.sizes import format_bytes
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def cells_table(cell: Cell) -> Table:
     """One row a contender."""
     table = Table(title=f"{cell.model}, {cell.height}x{cell.width}, batch {cell.batch}")
     table.add_column("contender", overflow="fold")
-    for heading in ("ms", "images/s", "x eager", "CV", "MB", "x floor"):
+    for heading in ("ms", "images/s", "x eager", "CV", "memory", "x floor"):
         table.add_column(heading, justify="right")
     for row in cell.rows:
         if row.status == OK:
@@ -38,9 +39,8 @@ def cells_table(cell: Cell) -> Table:
         else:
             table.add_row(row.contender, Text(row.status, "yellow"))
     notes = [f"{row.contender}: {row.status}: {row.reason}" for row in cell.rows if row.status != OK]
-    if notes:
-        table.caption = "\n".join(notes)
-        table.caption_justify = "left"
+    table.caption = "\n".join([*notes, cell.others])
+    table.caption_justify = "left"
     return table
 
 
@@ -51,6 +51,6 @@ def _figures(row: Row) -> list[str]:
         f"{row.latency.images_per_s:.4g}",
         "-" if row.speedup_to_eager is None else f"{row.speedup_to_eager:.2f}",
         f"{row.latency.cv:.1%}",
-        "-" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 1e6:.0f}",
+        "-" if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
         "-" if row.floor is None else f"{row.floor.achieved_over_floor:.2f}",
     ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from infsa_deploy.measurements import OK, Cell, Row
 from infsa_deploy.report.document import Table
 from infsa_deploy.results_file import Results
+from infsa_deploy.sizes import format_bytes
 
 ABSENT = "-"
 HEADINGS = (
@@ -17,7 +18,7 @@ HEADINGS = (
     "CV",
     "images/s",
     "x eager",
-    "peak MB",
+    "peak memory",
     "GFLOP",
     "x floor",
     "J/image",
@@ -30,6 +31,7 @@ def cell_table(cell: Cell) -> Table:
     """Every contender of one cell; what did not run says so, with its reason in the notes."""
     notes = [f"{row.contender}: {row.about}." for row in cell.rows]
     notes += [f"{row.contender}: {row.status}: {row.reason}." for row in cell.rows if row.status != OK]
+    notes.append(f"{cell.others[0].upper()}{cell.others[1:]}.")
     notes += sorted({f"J/image: {row.energy_reason}" for row in cell.rows if row.energy_reason})
     return Table(HEADINGS, tuple(_cells(row) for row in cell.rows), tuple(notes))
 
@@ -79,7 +81,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{latency.cv:.1%}",
         _number(latency.images_per_s),
         ABSENT if row.speedup_to_eager is None else f"{row.speedup_to_eager:.2f}",
-        ABSENT if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 1e6:.0f}",
+        ABSENT if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
         ABSENT if row.work is None else _number(row.work.flops / 1e9),
         ABSENT if row.floor is None else f"{row.floor.achieved_over_floor:.2f}",
         _number(energy.gross_j_per_image if energy else None),

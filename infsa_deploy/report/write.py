@@ -18,7 +18,7 @@ READING = (
     "Times are of whole calls, arrays in and arrays out, one process a contender, taking turns in rounds. "
     "x eager is the median over the rounds of eager's time over the contender's in the same round. "
     "CV is standard deviation over mean of all calls: above 10 %, something else was using the machine. "
-    "Peak MB is of the contender's own process while it ran, its libraries and weights included. "
+    "Peak memory is of the contender's own process while it ran, its libraries and weights included. "
     "x floor is the time over the least that the work can take at the ceilings measured in the same run. "
     "p90 needs 10 calls and p99 needs 100; a dash means not measured. "
     "differs by: largest difference of the logits from eager's, over the largest logit, on one input."

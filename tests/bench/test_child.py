@@ -9,6 +9,7 @@ import os
 import pytest
 
 from infsa_deploy.bench.child import Child, PointEnded
+from infsa_deploy.bench.jobs import Jobs
 from infsa_deploy.bench.worker import serve
 from infsa_deploy.config import ModelSource
 from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT, UNSUPPORTED
@@ -34,7 +35,7 @@ def test_a_model_is_opened_warmed_up_and_timed(child, checkpoint):
     warm_up = child.ask("warm up", most_calls=4, slow_call_s=10.0)
     assert 3 <= warm_up["calls"] <= 4
     assert len(warm_up["logits"]) == 5
-    turn = child.ask("turn", seconds=0.0, slow_call_s=10.0)
+    turn = child.ask("turn", seconds=0.0)
     assert len(turn["times_ms"]) == 1
     assert turn["times_ms"][0] > 0
     assert turn["peak_bytes"] is None or turn["peak_bytes"] > 1_000_000
@@ -84,7 +85,7 @@ def test_what_takes_too_long_is_ended():
 def test_endings_of_jobs_are_told_apart(tmp_path):
     requests = [
         {"do": "describe", "path": str(tmp_path / "missing.onnx")},
-        {"do": "turn", "seconds": 1, "slow_call_s": 1},
+        {"do": "turn", "seconds": 1},
         {"do": "trace", "source": {"model": "nobody"}, "program": "reference", "batch": 1},
     ]
     answers = io.StringIO()
@@ -92,3 +93,22 @@ def test_endings_of_jobs_are_told_apart(tmp_path):
     endings = [json.loads(line)["ended"] for line in answers.getvalue().splitlines()]
     assert [status for status, _ in endings] == [UNSUPPORTED, FAILED, UNSUPPORTED]
     assert "does not exist" in endings[0][1]
+
+
+class Counted:
+    """Stands in for a model, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, feeds):
+        self.calls += 1
+        return {}
+
+
+@pytest.mark.parametrize(("call_s", "calls"), [(0.01, 2), (1.0, 1)])
+def test_caches_are_refilled_only_for_short_calls(call_s, calls):
+    jobs = Jobs()
+    jobs._session, jobs._call_s = Counted(), call_s
+    assert len(jobs.turn(seconds=0.0)["times_ms"]) == 1
+    assert jobs._session.calls == calls

@@ -81,6 +81,15 @@ def test_figures_are_complete_and_consistent(measured):
     assert rows_of(measured[1])["eager"].speedup_to_eager == 1.0
 
 
+def test_how_quiet_the_machine_was_is_known_or_said_not_to_be(measured):
+    (cell,) = measured[1].cells
+    if cell.others_cpu_share is None:
+        assert "/proc/stat" in cell.others_cpu_reason
+    else:
+        assert 0 <= cell.others_cpu_share <= 1
+        assert cell.others_cpu_reason is None
+
+
 def test_outputs_are_compared_with_eagers(measured):
     rows = rows_of(measured[1])
     assert rows["eager"].difference_to_eager == 0.0
@@ -128,7 +137,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers(artefact, tmp_path, monkeyp
     monkeypatch.setattr(prepare, "available_bytes", lambda: 20_000)
     rows = rows_of(run_bench(request(tmp_path / "results.jsonl", [artefact]), ignore))
     assert {row.status for row in rows.values()} == {REFUSED}
-    assert "0.0 GB are free" in rows["eager"].reason
+    assert "20 kB are free" in rows["eager"].reason
     assert "at least" in rows["tiny_linear"].reason
 
 

@@ -1,0 +1,46 @@
+"""How much of the machine other processes took while something was measured."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+FIELDS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guest time, which follows, is in user already
+IDLE = slice(3, 5)
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU seconds up to now: of all cores, of them busy, and of this process and the children it has waited for."""
+
+    total_s: float
+    busy_s: float
+    own_s: float
+
+
+def cpu_times() -> CpuTimes | None:
+    """The counters as they stand; None where the system has none. Children still running are not in `own_s`."""
+    try:
+        name, *ticks = STAT.read_text().splitlines()[0].split()
+        counts = [int(tick) / os.sysconf("SC_CLK_TCK") for tick in ticks[:FIELDS]]
+    except (OSError, IndexError, ValueError):
+        return None
+    if name != "cpu" or len(counts) < FIELDS:
+        return None
+    total = sum(counts)
+    return CpuTimes(total, total - sum(counts[IDLE]), sum(os.times()[:4]))
+
+
+def others_share(before: CpuTimes | None, after: CpuTimes | None) -> tuple[float | None, str | None]:
+    """Share of all CPU time between the two that others took, 0 to 1, or None; and then the reason.
+
+    What a hypervisor took (steal) counts as theirs. In ticks of 10 ms, ours may exceed what was busy: that is 0.
+    """
+    if before is None or after is None:
+        return None, f"{STAT} has no CPU counters that can be read"
+    if after.total_s <= before.total_s:
+        return None, f"the CPU counters of {STAT} do not move"
+    others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    return max(0.0, others) / (after.total_s - before.total_s), None
