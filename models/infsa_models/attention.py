@@ -158,11 +158,14 @@ class _ProjectedAttention(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend among the tokens of x: [B, N, E] -> [B, N, E], same dtype."""
+        """Attend among the tokens of x: [B, N, E] -> [B, N, E], same dtype.
+
+        As the authors' module does, every token's row is projected, also where linear attention makes all rows equal.
+        """
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
-        merged = self._attend(q, k, v).transpose(-3, -2).flatten(-2)  # [B, N or 1, E]
+        merged = self._attend(q, k, v).expand_as(q).transpose(-3, -2).flatten(-2)  # [B, N, E]
         y: Tensor = self.out_proj(merged)
-        return y.expand_as(x)
+        return y
 
     def attention_map(self, x: Tensor) -> Tensor:
         """How much each token of x counts, head by head: [B, N, E] -> [B, H, N], the class token included.
