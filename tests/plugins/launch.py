@@ -1,7 +1,7 @@
 """The three ops by direct kernel launches, in Python: the plugins' host code without C++.
 
-On tensors of a CPU the kernels run in the interpreter, on those of a GPU they are compiled and run there. Results and
-intermediate buffers start as NaN, so that a value never written cannot pass.
+On tensors of a CPU the kernels run in the interpreter; on those of a GPU what `aot.py` compiled is launched, or else
+the kernels are compiled there. Results and buffers start as NaN, so that a value never written cannot pass.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from infsa_plugins.centrality_pool import kernel as centrality_pool
 from infsa_plugins.energy_pool import kernel as energy_pool
 from infsa_plugins.kernels import Kernel
 from infsa_plugins.neumann_attention import kernel as neumann_attention
+
+from tests.plugins.compiled import CompiledKernels
 
 KERNELS = {
     kernel.name: kernel
@@ -28,25 +30,45 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class Launcher:
-    """Launches kernels for tensors like `example`, choosing variants as the C++ library does."""
+    """Launches kernels for tensors like `example`, choosing variants as the C++ library does.
 
-    def __init__(self, example: torch.Tensor, sm: int = 80, programs: int = 8) -> None:
+    `code` holds compiled kernels; `poison` is turned off where filling buffers would be timed.
+    """
+
+    def __init__(
+        self,
+        example: torch.Tensor,
+        sm: int = 80,
+        programs: int = 8,
+        code: CompiledKernels | None = None,
+        poison: bool = True,
+    ) -> None:
         self.dtype, self.device = example.dtype, example.device
+        self.code, self.poison = code, poison
         self.sm, self.programs = sm, programs
         if self.device.type == "cuda":
             found = torch.cuda.get_device_properties(self.device)
             self.sm, self.programs = 10 * found.major + found.minor, min(2 * found.multi_processor_count, 512)
 
     def nan(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        if not self.poison:
+            return torch.empty(shape, dtype=dtype, device=self.device)
         return torch.full(shape, float("nan"), dtype=dtype, device=self.device)
 
-    def tile(self, name: str, size: int = 0) -> Any:
+    def variant(self, name: str, size: int = 0) -> tuple[int, Any]:
         variants = KERNELS[name].tiles(DTYPE_NAMES[self.dtype], self.sm)
-        return variants[min(limit for limit in variants if limit >= size)]
+        limit = min(limit for limit in variants if limit >= size)
+        return limit, variants[limit]
+
+    def tile(self, name: str, size: int = 0) -> Any:
+        return self.variant(name, size)[1]
 
     def __call__(self, name: str, grid: int, *arguments: Any, size: int = 0) -> None:
         kernel: Kernel = KERNELS[name]
-        tile = self.tile(name, size)
+        limit, tile = self.variant(name, size)
+        if self.code:
+            self.code.launch(name, DTYPE_NAMES[self.dtype], limit, grid, arguments)
+            return
         options = {"num_warps": tile.warps, "num_stages": tile.stages} if self.device.type == "cuda" else {}
         kernel.function[(grid,)](*arguments, **tile.constants, **options)
 
@@ -57,7 +79,7 @@ class Launcher:
         return ceil_div(tiles, run_tiles), run_tiles
 
 
-def attend(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, **where: int) -> torch.Tensor:
+def attend(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, **where: Any) -> torch.Tensor:
     """NeumannAttention; arguments as the op's."""
     B, N, packed = qkv.shape
     D, rows = packed // 3 // heads, B * heads
@@ -73,7 +95,7 @@ def attend(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, **w
     cells = ceil_div(N, launch.tile("normalise").constants["BLOCK_T"])
     launch("normalise", rows * cells, u, squares, scales, y, N, heads, D, blocks, rho, eps)
     for _ in range(hops - 1):
-        previous, y = y, torch.full_like(y, float("nan"))
+        previous, y = y, launch.nan(*y.shape, dtype=y.dtype)
         launch("hop", rows * blocks, qkv, bounds, u, scales, previous, y, N, heads, D, bound_blocks, size=D)
     return y
 
@@ -100,7 +122,7 @@ def _combine(
     return pooled, mass, totals
 
 
-def energy(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float, **where: int) -> tuple[torch.Tensor, torch.Tensor]:
+def energy(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float, **where: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """EnergyPool; arguments as the op's."""
     B, N, width = q.shape
     launch = Launcher(x, **where)
@@ -113,7 +135,7 @@ def energy(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float, **where: in
 
 
 def centrality(
-    x: torch.Tensor, u: torch.Tensor, c: torch.Tensor, eps: float, keep: bool = True, **where: int
+    x: torch.Tensor, u: torch.Tensor, c: torch.Tensor, eps: float, keep: bool = True, **where: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """CentralityPool; arguments as the op's, `keep` asks for the third output."""
     B, N, E = x.shape
