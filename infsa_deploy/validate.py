@@ -10,8 +10,10 @@ what int8 does to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ def validate_model(
     weights: Path | None = None,
     module: str | None = None,
     threads: int | None = None,
+    known: ReferenceOutputs | None = None,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ValidationReport:
     """Compare the model at `path`, ONNX (run by ONNX Runtime on the CPU) or an engine, with its reference model.
@@ -74,6 +77,7 @@ def validate_model(
         weights: where the checkpoint is now, if it has moved since the export.
         module: `package.module:factory` of the reference, for a model exported from Python.
         threads: see OrtSession.
+        known: what the reference gave before, for other files of its model; what it gives now is added.
         progress: called with the phase about to start.
 
     Raises:
@@ -86,10 +90,12 @@ def validate_model(
     check_same_weights(reference, metadata, path)
     comparisons: list[OutputComparison] = []
     maps = any(info.name == "attention" for info in candidate.outputs)
+    known = known or ReferenceOutputs()
+    known.begin((reference.source, metadata.weights_sha256, maps))
     for model, image in _at_sizes(reference.module, metadata.image):
         model = with_attention_maps(to_reference(model), reference) if maps else model
-        exact = EagerSession(model, image, "fp64")
-        yardstick = yardstick_session(model, image, metadata.dtype)
+        exact = known.kept("fp64", partial(EagerSession, model, image, "fp64"))
+        yardstick = known.kept(_eager_type(metadata.dtype), partial(yardstick_session, model, image, metadata.dtype))
         for kind, batches in _inputs(plan, image, metadata.dtype).items():
             kind = f"{kind} {image.height}x{image.width}"
             progress(f"comparing {kind} images")
@@ -97,6 +103,35 @@ def validate_model(
     passed = all(comparison.passed for comparison in comparisons)
     described = YARDSTICKS.get(metadata.dtype, f"eager {metadata.dtype}")
     return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
+
+
+class ReferenceOutputs:
+    """Outputs of a reference by image and precision, so that files of one model do not each compute them.
+
+    Only those of one model are kept, the last.
+    """
+
+    def __init__(self) -> None:
+        self._model: Hashable = None
+        self._outputs: dict[tuple[str, tuple[int, ...], bytes], Arrays] = {}
+
+    def begin(self, model: Hashable) -> None:
+        """From here on outputs are those of `model`."""
+        if model != self._model:
+            self._model, self._outputs = model, {}
+
+    def kept(self, dtype: str, open_session: Callable[[], Session]) -> Callable[[Batch], Arrays]:
+        """What runs a batch in a session opened for the first one that is not known."""
+        opened = cache(open_session)
+
+        def run(batch: Batch) -> Arrays:
+            key = (dtype, batch.shape, hashlib.sha256(batch.tobytes()).digest())
+            if key not in self._outputs:
+                session = opened()
+                self._outputs[key] = session({session.inputs[0].name: batch.astype(session.inputs[0].dtype)})
+            return self._outputs[key]
+
+        return run
 
 
 def check_tolerance(reports: Sequence[ValidationReport]) -> None:
@@ -157,34 +192,32 @@ def yardstick_session(module: nn.Module, image: ImageSpec, dtype: str) -> EagerS
 
     The reference formula itself, in float16, overflows in those sums: its error would excuse anything.
     """
-    if dtype in ("fp32", "int8"):
-        return EagerSession(module, image, "fp32")
-    return EagerSession(to_deployable(module), image, dtype)
+    eager = _eager_type(dtype)
+    return EagerSession(module if eager == "fp32" else to_deployable(module), image, eager)
+
+
+def _eager_type(dtype: str) -> str:
+    return "fp32" if dtype == "int8" else dtype
 
 
 def _compare(
     kind: str,
     batches: Iterator[Batch],
-    exact: Session,
-    yardstick: Session,
+    exact: Callable[[Batch], Arrays],
+    yardstick: Callable[[Batch], Arrays],
     candidate: ModelSession,
     metadata: ModelMetadata,
 ) -> Iterator[OutputComparison]:
     names = [info.name for info in candidate.outputs if metadata.dtype != "int8" or info.name == "logits"]
     outputs: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in names}
     for batch in batches:
-        ran = (_run(exact, batch), _run(yardstick, batch), call_in_pieces(candidate, batch))
+        ran = (exact(batch), yardstick(batch), call_in_pieces(candidate, batch))
         for name, kept in outputs.items():
             wide, narrow, found = (arrays[name] for arrays in ran)
             kept.append((wide, narrow, found))
     for name, kept in outputs.items():
         wide, narrow, found = (_joined(parts) for parts in zip(*kept, strict=True))
         yield _comparison(name, kind, wide, narrow, found, metadata)
-
-
-def _run(session: Session, batch: Batch) -> Arrays:
-    (image,) = session.inputs
-    return session({image.name: batch.astype(image.dtype)})
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:

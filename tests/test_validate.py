@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from infsa_models.checkpoint import save_vit
 
-from infsa_deploy.config import ModelSource
+from infsa_deploy import validate
+from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.validate import Plan, validate_model
+from infsa_deploy.validate import Plan, ReferenceOutputs, validate_model
 
 PLAN = Plan(real=5, random=3)
 
@@ -63,6 +66,26 @@ def test_a_wrong_model_fails(change, exported):
     report = validate_model(path, PLAN, threads=1)
     assert not report.passed
     assert not any(c.passed for c in report.comparisons)
+
+
+def test_files_of_one_model_share_what_the_reference_gives(exported, tmp_path, monkeypatch):
+    path, weights = exported("linear")
+    plain = tmp_path / "plain.onnx"
+    export_reference(load_reference(ModelSource(weights=str(weights))), plain, ExportConfig(fold=False))
+    alone, known = validate_model(plain, PLAN, threads=1), ReferenceOutputs()
+    validate_model(path, Plan(PLAN.real - 1, PLAN.random, batch=1), threads=1, known=known)
+    single = replace(PLAN, batch=1)
+    expected = validate_model(plain, single, threads=1, known=known)
+    assert expected.comparisons[0].max_abs == pytest.approx(alone.comparisons[0].max_abs, rel=0.5)
+    monkeypatch.setattr(validate, "EagerSession", lambda *_: pytest.fail("the reference ran again"))
+    assert validate_model(plain, single, threads=1, known=known) == expected
+
+
+def test_what_another_reference_gave_is_not_taken(exported):
+    known = ReferenceOutputs()
+    for variant in ("linear", "pure", "linear"):
+        path, _ = exported(variant)
+        assert validate_model(path, PLAN, threads=1, known=known) == validate_model(path, PLAN, threads=1)
 
 
 def test_the_reference_must_be_the_same_model(exported, tiny):

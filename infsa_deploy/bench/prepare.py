@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.field import Entry
 from infsa_deploy.bench.memory import available_bytes
 from infsa_deploy.bench.plan import CellPlan
-from infsa_deploy.config import ExportConfig
+from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.measurements import REFUSED, Ceilings, EnergySource, Settings, Validation, Work
 from infsa_deploy.records import decode
 from infsa_deploy.sizes import format_bytes
@@ -20,7 +20,10 @@ from infsa_deploy.sizes import format_bytes
 
 @dataclass
 class Bench:
-    """What the cells of a run share; `validations` and what `remember` is told outlive the run."""
+    """What the cells of a run share; `validations` and what `remember` is told outlive the run.
+
+    `exports` are the path and hash of the files exported so far of the source in hand, by ExportConfig.
+    """
 
     run: str
     settings: Settings
@@ -31,6 +34,14 @@ class Bench:
     validations: dict[str, Validation]
     remember: Callable[[Validation], None]
     progress: Callable[[str], None]
+    exports: dict[tuple[ModelSource, ExportConfig], tuple[str, str]] = field(default_factory=dict)
+
+    def keep_exports_of(self, source: ModelSource) -> None:
+        """Remove the files of others, so that the disk holds those of one model and size."""
+        for key in [key for key in self.exports if key[0] != source]:
+            path = self.exports.pop(key)[0]
+            Path(path).unlink()
+            Path(f"{path}.data").unlink(missing_ok=True)
 
 
 class Workshop:
@@ -64,6 +75,7 @@ class Preparation:
         self._traces: dict[str, dict[str, Any] | PointEnded] = {}
         self._files: dict[str, tuple[str, str] | PointEnded] = {}
         self.tokens: int | None = None
+        bench.keep_exports_of(plan.source)
 
     def entry(self, contender: Contender) -> Entry:
         """`contender` ready to run, or with how it ended before it began."""
@@ -128,12 +140,18 @@ class Preparation:
         if contender.file:
             path, sha256 = contender.file, self._workshop.ask("describe", path=contender.file)["sha256"]
         else:
-            assert isinstance(contender.export, ExportConfig)
-            path = str(self._bench.folder / f"{contender.name}.onnx")
-            source = asdict(self._plan.source)
-            sha256 = self._workshop.ask("export", source=source, config=asdict(contender.export), path=path)
+            assert contender.export
+            path, sha256 = self._exported(contender.name, contender.export)
         self._validated(path, sha256, contender, trace)
         return path, sha256
+
+    def _exported(self, name: str, config: ExportConfig) -> tuple[str, str]:
+        key, exports = (self._plan.source, config), self._bench.exports
+        if key not in exports:
+            path = str(self._bench.folder / f"{self._plan.model}_{self._plan.height}x{self._plan.width}_{name}.onnx")
+            asked = {"source": asdict(self._plan.source), "config": asdict(config), "path": path}
+            exports[key] = (path, self._workshop.ask("export", **asked))
+        return exports[key]
 
     def _validated(self, path: str, sha256: str, contender: Contender, trace: dict[str, Any]) -> None:
         """Have `validate` pass the file, unless it has before; PointEnded when it does not."""
@@ -147,7 +165,9 @@ class Preparation:
                 numbers = f"that takes {format_bytes(need)}, and {format_bytes(free)} are free"
                 raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
             size = {"height": self._plan.height, "width": self._plan.width}
-            found = self._workshop.ask("validate", path=path, threads=self._bench.settings.threads, **size)
+            found = self._workshop.ask(
+                "validate", path=path, sha256=sha256, threads=self._bench.settings.threads, **size
+            )
             known = self._bench.validations[sha256] = decode(Validation, found)
             self._bench.remember(known)
         if not known.passed:

@@ -131,7 +131,7 @@ def load_vit(
         model = ViT(config)
     model.load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
     model.eval()
-    return model if image_size is None else model.at_image_size(image_size)
+    return model if image_size is None else model.set_image_size(image_size)
 
 
 def load_into(model: ViT, path: str | os.PathLike[str]) -> None:

@@ -196,10 +196,13 @@ class ViT(nn.Module):
 
         Raises: UsageError when patches do not tile the size.
         """
+        return copy.deepcopy(self).set_image_size(image_size)
+
+    def set_image_size(self, image_size: tuple[int, int]) -> ViT:
+        """As at_image_size, of this model itself, which is returned."""
         config = replace(self.config, image_size=image_size)
-        resized = copy.deepcopy(self)
         with torch.no_grad():
             table = resize_positions(self.position_embedding, self.config.grid, config.grid)
-        resized.position_embedding = nn.Parameter(table.clone(), requires_grad=self.position_embedding.requires_grad)
-        resized.config = config
-        return resized
+        self.position_embedding = nn.Parameter(table.clone(), requires_grad=self.position_embedding.requires_grad)
+        self.config = config
+        return self

@@ -136,4 +136,4 @@ def build(
         weights = WEIGHTS_FOLDER / chosen.weights
     if weights is not None:
         load_into(model, weights)
-    return model if image_size is None else model.at_image_size(image_size)
+    return model if image_size is None else model.set_image_size(image_size)

@@ -1,0 +1,80 @@
+"""Files made ready once a model and size, whatever the batch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from infsa_deploy.bench.contenders import choose
+from infsa_deploy.bench.plan import CellPlan
+from infsa_deploy.bench.prepare import Bench, Preparation
+from infsa_deploy.config import ModelSource
+from infsa_deploy.measurements import EnergySource, Settings, Validation, Work
+
+NO_ENERGY = EnergySource(None, None, None, "no counter")
+TRACE = {
+    "image": [3, 16, 16],
+    "work": asdict(Work({"fp32": 1}, 1, 1, 1, None)),
+    "peak_bytes": 1,
+    "largest_bytes": 1,
+    "largest_shape": [1],
+    "tokens": 5,
+}
+
+
+class Workshop:
+    """Answers as a child would, and writes down what it exported."""
+
+    def __init__(self) -> None:
+        self.exported: list[str] = []
+
+    def ask(self, do: str, **arguments):
+        if do == "export":
+            Path(arguments["path"]).write_text("a model")
+            self.exported.append(Path(arguments["path"]).name)
+            return arguments["path"]
+        if do == "validate":
+            return asdict(Validation(arguments["sha256"], True, ""))
+        return TRACE if do == "trace" else None
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench("run", Settings(1), tmp_path, NO_ENERGY, None, (), {}, lambda found: None, lambda text: None)
+
+
+def prepare(bench: Bench, workshop: Workshop, side: int, batch: int):
+    source = ModelSource(model="m", image_size=(side, side))
+    contenders = choose(["ours-fp32", "ours-openvino-fp32", "ours-int8"], baselines=False, files=False)
+    preparation = Preparation(CellPlan("m", source, side, side, batch, contenders), bench, workshop)
+    return [entry.opening["path"] for entry in map(preparation.entry, contenders) if entry.contender.export]
+
+
+def test_one_export_of_a_form_at_a_size(bench):
+    workshop = Workshop()
+    first, second = (prepare(bench, workshop, 16, batch) for batch in (1, 2))
+    assert first == second
+    assert workshop.exported == ["m_16x16_ours-fp32.onnx", "m_16x16_ours-int8.onnx"]
+
+
+def test_files_of_one_size_only_are_kept(bench, tmp_path):
+    workshop = Workshop()
+    prepare(bench, workshop, 16, batch=1)
+    (tmp_path / "m_16x16_ours-fp32.onnx.data").write_text("weights kept apart")
+    paths = prepare(bench, workshop, 32, batch=1)
+    assert {path.name for path in tmp_path.iterdir()} == {Path(path).name for path in paths}
+    assert len(workshop.exported) == 4
+
+
+def test_a_validation_that_did_not_pass_is_not_asked_for_again(bench):
+    workshop = Workshop()
+    (path, *_) = prepare(bench, workshop, 16, batch=1)
+    bench.validations[path] = replace(bench.validations[path], passed=False)
+    source = ModelSource(model="m", image_size=(16, 16))
+    contenders = choose(["ours-fp32"], baselines=False, files=False)
+    preparation = Preparation(CellPlan("m", source, 16, 16, 2, contenders), bench, workshop)
+    ended = {entry.contender.name: entry.ended for entry in map(preparation.entry, contenders)}
+    assert "validate does not pass it" in ended["ours-fp32"].reason
+    assert ended["eager"] is None
