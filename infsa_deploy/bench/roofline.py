@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from infsa_deploy.bench.datasheets import datasheet
@@ -73,13 +74,33 @@ def _products(torch: Any, side: int, threads: int, device: str) -> list[tuple[st
     if device == "cpu":
         products += [("fp32", "ONNX Runtime", _ort_product(side, threads, "MatMul"))]
         products += [("int8", "ONNX Runtime", _ort_product(side, threads, "MatMulInteger"))]
+        if find_spec("openvino"):
+            products += [(kind, "OpenVINO", _openvino_product(side, threads, kind)) for kind in ("fp32", "bf16")]
     return products
 
 
 def _ort_product(side: int, threads: int, op_type: str) -> Callable[[], Any]:
+    import onnxruntime
+
+    content, left = _product_model(side, op_type)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"a": left})
+
+
+def _openvino_product(side: int, threads: int, kind: str) -> Callable[[], Any]:
+    from infsa_deploy.runtime.openvino import compile_for_cpu
+
+    content, left = _product_model(side, "MatMul")
+    request = compile_for_cpu(content, kind, threads).create_infer_request()
+    return lambda: request.infer({"a": left}, share_inputs=True)
+
+
+def _product_model(side: int, op_type: str) -> tuple[bytes, Any]:
+    """An ONNX file of `a` times a constant, and a value for `a`."""
     import numpy as np
     import onnx
-    import onnxruntime
 
     integer = op_type == "MatMulInteger"
     kinds = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8) if integer else (onnx.TensorProto.FLOAT,) * 2
@@ -95,10 +116,7 @@ def _ort_product(side: int, threads: int, op_type: str) -> Callable[[], Any]:
         [onnx.numpy_helper.from_array(right, "b")],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"a": left})
+    return model.SerializeToString(), left
 
 
 def _finished(torch: Any, device: str, result: Any) -> Any:

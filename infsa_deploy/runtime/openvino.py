@@ -40,16 +40,10 @@ class OpenVinoSession:
     def __init__(self, path: str | Path, dtype: str = "fp32", threads: int | None = None) -> None:
         path = Path(path)
         check_model_file(path)
-        hints = {
-            "INFERENCE_PRECISION_HINT": TYPES[dtype],
-            "INFERENCE_NUM_THREADS": threads or usable_cores(),
-            "PERFORMANCE_HINT": "LATENCY",
-        }
         content, metadata = _plain(path)
         self.metadata = _with_whole_affinity(metadata)
-        core = openvino.Core()
         try:
-            self._model = core.compile_model(core.read_model(content), "CPU", hints)
+            self._model = compile_for_cpu(content, dtype, threads)
         except Exception as error:  # OpenVINO raises RuntimeError, and through it whatever its parts throw
             why = f"OpenVINO says: {_last_line(error)}"
             raise ModelError(f"{path} cannot be loaded by OpenVINO.", why, "run it with --provider cpu.") from error
@@ -76,6 +70,17 @@ class OpenVinoSession:
     def close(self) -> None:
         """Free the compiled model."""
         del self._request, self._model
+
+
+def compile_for_cpu(content: bytes, dtype: str = "fp32", threads: int | None = None) -> openvino.CompiledModel:
+    """An ONNX file without functions compiled for the CPU; arguments as OpenVinoSession's."""
+    hints = {
+        "INFERENCE_PRECISION_HINT": TYPES[dtype],
+        "INFERENCE_NUM_THREADS": threads or usable_cores(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    core = openvino.Core()
+    return core.compile_model(core.read_model(content), "CPU", hints)
 
 
 def _plain(path: Path) -> tuple[bytes, ModelMetadata]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
+import torch
 
 from infsa_deploy.bench import datasheets, roofline
 from infsa_deploy.errors import UsageError
@@ -62,3 +64,22 @@ def test_ceilings_of_this_machine():
     assert set(found.flops_per_s) == {"fp32", "bf16", "int8"}
     assert set(found.method) == {*found.flops_per_s, "copy"}
     assert all(rate > 0 for rate in (*found.flops_per_s.values(), found.bytes_per_s))
+
+
+def test_openvino_is_a_candidate_where_it_is_installed(monkeypatch):
+    pytest.importorskip("openvino", reason="needs OpenVINO, which is not installed")
+    products = [(kind, library) for kind, library, _ in roofline._products(torch, 8, 1, "cpu")]
+    assert [kind for kind, library in products if library == "OpenVINO"] == ["fp32", "bf16"]
+    monkeypatch.setattr(roofline, "find_spec", lambda name: None)
+    without = [(kind, library) for kind, library, _ in roofline._products(torch, 8, 1, "cpu")]
+    assert without == [pair for pair in products if pair[1] != "OpenVINO"]
+
+
+def test_every_candidate_computes_the_same_product():
+    pytest.importorskip("openvino", reason="needs OpenVINO, which is not installed")
+    (first,) = roofline._ort_product(64, 1, "MatMul")()
+    (second,) = roofline._openvino_product(64, 1, "fp32")().values()
+    content, left = roofline._product_model(64, "MatMul")
+    right = onnx.numpy_helper.to_array(onnx.load_from_string(content).graph.initializer[0])
+    one = 64 * 2.0**-24 * (abs(left) @ abs(right))  # a sum of n products in any order is off by at most n u sum |a b|
+    assert (abs(first - second) <= 2 * one).all()
