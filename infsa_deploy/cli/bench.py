@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,41 +28,32 @@ from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option, threads_o
 @threads_option
 @json_option
 def command(
-    files: tuple[Path, ...],
-    models: tuple[str, ...],
     sizes: tuple[tuple[int, int], ...],
     sweep: str | None,
-    batches: tuple[int, ...],
-    contenders: tuple[str, ...],
-    baselines: bool,
-    predict: tuple[str, ...],
     device: str,
     quick: bool,
     no_energy: bool,
-    output: Path,
     threads: int | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Measure ARTEFACTs, or a model of the zoo, against the eager model, in one interleaved run."""
-    from rich.console import Console
-
     from infsa_deploy.bench.plan import sweep as sweep_sizes
     from infsa_deploy.bench.run import Request, failures, run_bench
     from infsa_deploy.bench.settings import settings_for
-    from infsa_deploy.cli.bench_tables import bench_progress, cells_table
+    from infsa_deploy.cli.bench_tables import bench_progress, print_cells
     from infsa_deploy.errors import DeployError
     from infsa_deploy.records import to_json
 
     typed = shlex.join(["infsa-deploy", *sys.argv[1:]])
     sizes += sweep_sizes(sweep) if sweep else ()
     settings = settings_for(threads, device, quick=quick, energy=not no_energy)
-    request = Request(files, models, sizes, batches, contenders, baselines, settings, quick, predict, output, typed)
+    request = Request(sizes=sizes, settings=settings, quick=quick, command=typed, **asked)
     with bench_progress() as progress:
         results = run_bench(request, progress)
     if as_json:
         click.echo(to_json(list(results.cells)))
     else:
-        for cell in results.cells:
-            Console().print(cells_table(cell))
+        print_cells(results.cells)
     if broken := failures(results.cells):
-        raise DeployError("some points failed.", "; ".join(broken), f"the others are in {output}.")
+        raise DeployError("some points failed.", "; ".join(broken), f"the others are in {request.output}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -25,6 +25,12 @@ def bench_progress() -> Iterator[Callable[[str, int, int], None]]:
             progress.update(task, description=text, completed=done, total=total or None)
 
         yield show
+
+
+def print_cells(cells: Sequence[Cell]) -> None:
+    """The table of each."""
+    for cell in cells:
+        Console().print(cells_table(cell))
 
 
 def cells_table(cell: Cell) -> Table:
