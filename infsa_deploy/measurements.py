@@ -45,9 +45,10 @@ class Settings:
         device: `cpu` or `cuda`.
         rounds: turns of each contender, interleaved with the others'.
         turn_s: seconds of calls a turn; one call at least.
-        warm_up_calls: most calls before the first turn; fewer when latency is stable before.
-        slow_call_s: a contender whose call takes longer has 2 calls to warm up and at most 4 turns of one call; four
-            times as long: one call and 2 turns.
+        warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when two calls or
+            more have taken twice slow_call_s together.
+        slow_call_s: a contender whose call takes longer has at most 4 turns, of one call; four times as long: one call
+            to warm up and 2 turns.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """

@@ -15,7 +15,7 @@ from infsa_deploy.bench.settings import VERY_SLOW
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
 from infsa_deploy.sizes import format_bytes
 
-SETTLE_S = 0.2  # idle threads of the one before spin for a while after its last call
+SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
 SLOW_ROUNDS, VERY_SLOW_ROUNDS = 4, 2
 
 

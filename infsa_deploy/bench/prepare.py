@@ -141,13 +141,14 @@ class Preparation:
             path, sha256 = contender.file, self._workshop.ask("describe", path=contender.file)["sha256"]
         else:
             assert contender.export
-            path, sha256 = self._exported(contender.name, contender.export)
+            path, sha256 = self._exported(contender.name, contender.export, trace)
         self._validated(path, sha256, contender, trace)
         return path, sha256
 
-    def _exported(self, name: str, config: ExportConfig) -> tuple[str, str]:
+    def _exported(self, name: str, config: ExportConfig, trace: dict[str, Any]) -> tuple[str, str]:
         key, exports = (self._plan.source, config), self._bench.exports
         if key not in exports:
+            _refuse_what_cannot_be_validated(trace, self._plan.batch)
             path = str(self._bench.folder / f"{self._plan.model}_{self._plan.height}x{self._plan.width}_{name}.onnx")
             asked = {"source": asdict(self._plan.source), "config": asdict(config), "path": path}
             exports[key] = (path, self._workshop.ask("export", **asked))
@@ -158,12 +159,7 @@ class Preparation:
         known = self._bench.validations.get(sha256)
         if known is None:
             self._bench.progress(f"{self._plan.title}: {contender.name}: validating")
-            one = trace["peak_bytes"] // self._plan.batch
-            need = 3 * one  # an image in float64, beside the file itself
-            free = available_bytes()
-            if free is not None and need > free:
-                numbers = f"that takes {format_bytes(need)}, and {format_bytes(free)} are free"
-                raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
+            _refuse_what_cannot_be_validated(trace, self._plan.batch)
             size = {"height": self._plan.height, "width": self._plan.width}
             found = self._workshop.ask(
                 "validate", path=path, sha256=sha256, threads=self._bench.settings.threads, **size
@@ -189,6 +185,14 @@ def _refuse_what_cannot_fit(need: int, trace: dict[str, Any], contender: Contend
         least = "" if contender.runtime == "eager" else "at least "
         reason = f"it needs {least}{format_bytes(need)} ({largest}), and {format_bytes(free)} are free"
         raise PointEnded(REFUSED, reason)
+
+
+def _refuse_what_cannot_be_validated(trace: dict[str, Any], batch: int) -> None:
+    need = 3 * trace["peak_bytes"] // batch  # an image in float64, beside the file itself
+    free = available_bytes()
+    if free is not None and need > free:
+        numbers = f"that takes {format_bytes(need)}, and {format_bytes(free)} are free"
+        raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
 
 
 def _least(trace: dict[str, Any]) -> int:

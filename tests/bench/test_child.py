@@ -6,6 +6,7 @@ import io
 import json
 import os
 
+import numpy as np
 import pytest
 
 from infsa_deploy.bench.child import Child, PointEnded
@@ -104,6 +105,22 @@ class Counted:
     def __call__(self, feeds):
         self.calls += 1
         return {}
+
+
+@pytest.mark.parametrize(
+    ("times", "calls"),
+    [
+        ([17.0, 1.0, 1.0], 1),  # very slow
+        ([5.0, 4.0, 1.0], 2),  # slow
+        ([3.0, 2.0, 4.0, 2.0], 3),  # never settles: as long as two slow calls
+        ([3.0, 1.0, 1.0, 1.0, 1.0], 4),  # settles
+        ([0.1, 0.2] * 6, 10),  # neither: the most there may be
+    ],
+)
+def test_warming_up_ends(times, calls, monkeypatch):
+    jobs, left = Jobs(), iter(times)
+    monkeypatch.setattr(jobs, "_called", lambda: (next(left), {"logits": np.zeros((1, 2))}))
+    assert jobs.warm_up(most_calls=10, slow_call_s=4.0)["calls"] == calls
 
 
 @pytest.mark.parametrize(("call_s", "calls"), [(0.01, 2), (1.0, 1)])

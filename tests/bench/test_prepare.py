@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from infsa_deploy.bench import prepare as prepare_module
 from infsa_deploy.bench.contenders import choose
 from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.prepare import Bench, Preparation
@@ -66,6 +67,19 @@ def test_files_of_one_size_only_are_kept(bench, tmp_path):
     paths = prepare(bench, workshop, 32, batch=1)
     assert {path.name for path in tmp_path.iterdir()} == {Path(path).name for path in paths}
     assert len(workshop.exported) == 4
+
+
+def test_what_could_not_be_validated_is_not_exported(bench, monkeypatch):
+    workshop = Workshop()
+    monkeypatch.setattr(prepare_module, "available_bytes", lambda: 2)  # a call fits, its reference in float64 does not
+    source = ModelSource(model="m", image_size=(16, 16))
+    contenders = choose(["ours-fp32"], baselines=False, files=False)
+    monkeypatch.setitem(TRACE, "work", asdict(Work({"fp32": 1}, 0, 0, 1, None)))
+    preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
+    ended = {entry.contender.name: entry.ended for entry in map(preparation.entry, contenders)}
+    assert ended["ours-fp32"].reason.endswith("in float64 here: that takes 3 B, and 2 B are free")
+    assert ended["eager"] is None
+    assert workshop.exported == []
 
 
 def test_a_validation_that_did_not_pass_is_not_asked_for_again(bench):
