@@ -10,7 +10,7 @@ import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,12 +43,15 @@ def use_kernels(code: CompiledKernels) -> None:
     """From now on the ops run our kernels on tensors of a GPU."""
     options = {"code": code, "poison": False}
 
+    def dense(arguments: Sequence[Any]) -> list[Any]:  # as an engine hands tensors over
+        return [value.contiguous() if isinstance(value, torch.Tensor) else value for value in arguments]
+
     def centrality(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        pooled, mass, _ = launch.centrality(*arguments, keep=False, **options)
+        pooled, mass, _ = launch.centrality(*dense(arguments), keep=False, **options)
         return pooled, mass, pooled.new_empty(0)  # nothing here reads the third output
 
-    OPS["NeumannAttention"].torch_op.register_kernel("cuda", lambda *a: launch.attend(*a, **options))
-    OPS["EnergyPool"].torch_op.register_kernel("cuda", lambda *a: launch.energy(*a, **options))
+    OPS["NeumannAttention"].torch_op.register_kernel("cuda", lambda *a: launch.attend(*dense(a), **options))
+    OPS["EnergyPool"].torch_op.register_kernel("cuda", lambda *a: launch.energy(*dense(a), **options))
     OPS["CentralityPool"].torch_op.register_kernel("cuda", centrality)
 
 

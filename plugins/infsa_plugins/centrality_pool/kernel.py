@@ -104,7 +104,7 @@ def centralities(scores, totals, centrality, tokens, BLOCK_T: tl.constexpr):
     row = tl.program_id(0) // blocks
     t = (tl.program_id(0) % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
     at = row.to(tl.int64) * tokens + t
-    share = tl.load(scores + at, mask=t < tokens, other=0.0) / tl.load(totals + row)
+    share = tl.div_rn(tl.load(scores + at, mask=t < tokens, other=0.0), tl.load(totals + row))
     tl.store(centrality + at, share.to(centrality.dtype.element_ty), mask=t < tokens)
 
 

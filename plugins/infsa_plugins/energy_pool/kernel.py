@@ -33,7 +33,7 @@ def energies(
         tile = tl.load(rows + at, mask=inside, other=0.0).to(tl.float32)
         squares += tl.sum(tile * tile, 2)
     at = (batch * heads + h)[None, :] * tokens + (start + t)[:, None]
-    tl.store(weights + at, tl.sqrt(squares / head_dim), mask=here)
+    tl.store(weights + at, tl.sqrt_rn(squares / head_dim), mask=here)
 
 
 KERNELS = (
