@@ -153,9 +153,12 @@ def trace(source: Decoded, program: Any, batch: int) -> Decoded:
     return {**asdict(trace_cost(module, image, batch)), "image": [image.channels, image.height, image.width]}
 
 
-def export(source: Decoded, config: Decoded, path: str) -> str:
-    """Export a model to `path`; returns the file's hash."""
-    from infsa_deploy.export.pipeline import export_reference
+def export(source: Decoded, config: Decoded, path: str, exported: str | None) -> str:
+    """Export a model to `path`; returns the file's hash.
+
+    `exported` is a file of the same but for int8, to start from, if there is one.
+    """
+    from infsa_deploy.export.pipeline import export_quantized, export_reference
     from infsa_deploy.export.sources import load_reference
     from infsa_deploy.runtime.calibration import ZOO, calibration_batches
 
@@ -164,7 +167,10 @@ def export(source: Decoded, config: Decoded, path: str) -> str:
     if settings.int8:
         image = reference.image
         batches = calibration_batches(ZOO, image, images_for(image.height, image.width))
-    export_reference(reference, Path(path), settings, calibration=batches)
+    if settings.int8 and exported:
+        export_quantized(Path(exported), reference, Path(path), settings.int8, batches)
+    else:
+        export_reference(reference, Path(path), settings, calibration=batches)
     return file_hash(Path(path))
 
 

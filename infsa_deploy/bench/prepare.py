@@ -150,7 +150,8 @@ class Preparation:
         if key not in exports:
             _refuse_what_cannot_be_validated(trace, self._plan.batch)
             path = str(self._bench.folder / f"{self._plan.model}_{self._plan.height}x{self._plan.width}_{name}.onnx")
-            asked = {"source": asdict(self._plan.source), "config": asdict(config), "path": path}
+            exported, _ = exports.get((self._plan.source, replace(config, int8=None)), (None, ""))
+            asked = {"source": asdict(self._plan.source), "config": asdict(config), "path": path, "exported": exported}
             exports[key] = (path, self._workshop.ask("export", **asked))
         return exports[key]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import torch
 from infsa_models.checkpoint import weights_hash
 from torch import nn
 
-from infsa_deploy.config import ExportConfig, ModelSource
+from infsa_deploy.config import ExportConfig, Int8, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.attention_maps import with_attention_maps
@@ -19,7 +20,7 @@ from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.graph_memory import memory_need
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.sources import Reference, numbered_classes
-from infsa_deploy.export.store import save_model
+from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import trace
 from infsa_deploy.files import check_target
@@ -54,6 +55,24 @@ def export_reference(
     image = reference.image
     example = torch.zeros(1, image.channels, image.height, image.width)
     return _export(reference, (example,), path, config or ExportConfig(), calibration, progress)
+
+
+def export_quantized(
+    exported: Path, reference: Reference, path: Path, kind: Int8, calibration: Batches
+) -> ExportReport:
+    """Write the int8 form of `exported`, a float32 export of `reference`: the file that exporting it whole would give.
+
+    Raises: as export_reference; ModelError when `exported` cannot be read.
+    """
+    from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
+
+    check_target(path)
+    model, metadata = load_model(exported)
+    model, quantization = quantize_reported(model, reference, kind, calibration, lambda phase: None)
+    need = memory_need(model, metadata.image, reference.architecture.get("patch_size"))
+    metadata = replace(metadata, dtype="int8", memory=need, quantization_error=quantization.max_error)
+    save_model(model, metadata, path)
+    return ExportReport(str(path), metadata, None, quantization)
 
 
 def export_module(

@@ -30,11 +30,13 @@ class Workshop:
 
     def __init__(self) -> None:
         self.exported: list[str] = []
+        self.started_from: list[str | None] = []
 
     def ask(self, do: str, **arguments):
         if do == "export":
             Path(arguments["path"]).write_text("a model")
             self.exported.append(Path(arguments["path"]).name)
+            self.started_from.append(arguments["exported"])
             return arguments["path"]
         if do == "validate":
             return asdict(Validation(arguments["sha256"], True, ""))
@@ -58,6 +60,7 @@ def test_one_export_of_a_form_at_a_size(bench):
     first, second = (prepare(bench, workshop, 16, batch) for batch in (1, 2))
     assert first == second
     assert workshop.exported == ["m_16x16_ours-fp32.onnx", "m_16x16_ours-int8.onnx"]
+    assert workshop.started_from == [None, first[0]]
 
 
 def test_files_of_one_size_only_are_kept(bench, tmp_path):

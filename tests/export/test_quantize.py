@@ -12,7 +12,7 @@ import pytest
 from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import quantization_plan
-from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.pipeline import export_quantized, export_reference
 from infsa_deploy.export.quantization_plan import quantize_measured, relative_error, run_logits
 from infsa_deploy.export.quantize import quantizable, quantize
 
@@ -100,6 +100,16 @@ def test_export_says_what_it_did(tiny, calibration, tmp_path):
     with pytest.raises(UsageError, match="needs images"):
         export_reference(reference, tmp_path / "n.onnx", config)
     assert not (tmp_path / "n.onnx").exists()
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+def test_from_a_float_export_comes_the_file_that_a_whole_export_gives(variant, tiny, calibration, tmp_path):
+    reference = tiny(variant)
+    whole, plain, found = (tmp_path / name for name in ("whole.onnx", "plain.onnx", "found.onnx"))
+    report = export_reference(reference, whole, ExportConfig(int8="dynamic"), calibration=calibration)
+    export_reference(reference, plain, ExportConfig())
+    assert replace(export_quantized(plain, reference, found, "dynamic", calibration), path=str(whole)) == report
+    assert found.read_bytes() == whole.read_bytes()
 
 
 def test_int8_and_a_narrow_type_exclude_each_other():
