@@ -16,7 +16,7 @@ PATCHES, MLP, HEAD = 2 * 6 * E * 3 * 8 * 8, L * 2 * 2 * N * E * M, 2 * E * K
 def test_operations_of_each_variant(tiny):
     linear = trace_cost(tiny("linear").module, tiny("linear").image, 1).work.flops_by_type["fp32"]
     mean_query_scores_and_values = L * 3 * 2 * N * E
-    assert linear == PATCHES + MLP + HEAD + L * (3 * 2 * N * E * E + 2 * E * E) + mean_query_scores_and_values
+    assert linear == PATCHES + MLP + HEAD + L * 4 * 2 * N * E * E + mean_query_scores_and_values
     for variant in ("pure", "softmax"):
         square = trace_cost(tiny(variant).module, tiny(variant).image, 1).work.flops_by_type["fp32"]
         assert square == PATCHES + MLP + HEAD + L * (4 * 2 * N * E * E + 2 * 2 * H * N * N * D)
