@@ -216,7 +216,8 @@ class Row:
         status: `ok`, or what ended it; `reason` says why, with the numbers.
         speedup_to_eager: median over rounds of eager's time over this one's, in the same round.
         difference_to_eager: largest difference of the logits, over the largest logit; None for another model.
-        peak_memory_bytes: of the contender's own process while it ran, its weights included.
+        peak_memory_bytes: of the contender's own process while it ran, its weights included; on a GPU, its tensors
+            there, and None for runtimes that do not tell.
     """
 
     contender: str

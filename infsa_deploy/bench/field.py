@@ -115,7 +115,7 @@ class Field:
             runtime=entry.contender.runtime,
             batch=self._batch,
             image=entry.image,
-            limit=limit if self._settings.device == "cpu" and entry.contender.runtime != "tensorrt" else None,
+            limit=limit if entry.contender.runtime != "tensorrt" else None,
         )
         slow_call_s = self._settings.slow_call_s
         warm_up = child.ask("warm up", most_calls=self._settings.warm_up_calls, slow_call_s=slow_call_s)
@@ -123,6 +123,8 @@ class Field:
         return child
 
     def _make_room(self, entry: Entry) -> int | None:
+        if self._settings.device != "cpu":
+            return None
         waiting = [other for other in self._entries if other.child]
         while (free := available_bytes()) is not None and free < entry.resident_bytes and waiting:
             self._close(waiting.pop(0))

@@ -39,6 +39,7 @@ class Jobs:
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._device = "cpu"
         self._feeds: dict[str, Any] = {}
         self._batch = 0
         self._call_s = 0.0
@@ -65,6 +66,7 @@ class Jobs:
         """Load a model, with at most `limit` bytes; returns the name of what runs it."""
         memory.limit_memory(limit)
         what = Opening(**{**opening, "source": decode(ModelSource, opening["source"])})
+        self._device = what.device
         self._session = OPENERS[runtime](what)
         info = self._session.inputs[0]
         self._feeds, self._batch = {info.name: random_image(info, batch, *image)}, batch
@@ -85,7 +87,7 @@ class Jobs:
         self._call_s = times[-1]
         logits = [float(value) for value in next(iter(outputs.values()))[0].astype(np.float64)]
         del outputs
-        memory.forget_peak()
+        memory.forget_peak(self._device)
         return {"calls": len(times), "stable": settled(times), "call_s": self._call_s, "logits": logits}
 
     def turn(self, seconds: float) -> Decoded:
@@ -98,7 +100,7 @@ class Jobs:
         times = [self._timed()]
         while sum(times) < seconds and len(times) < MOST_CALLS:
             times.append(self._timed())
-        return {"times_ms": [1000 * seconds for seconds in times], "peak_bytes": memory.peak_bytes()}
+        return {"times_ms": [1000 * seconds for seconds in times], "peak_bytes": memory.peak_bytes(self._device)}
 
     def validate(self, path: str, sha256: str, height: int, width: int, threads: int) -> Decoded:
         """Compare a model file with its reference, an image at a time: passed or not, and by how much.

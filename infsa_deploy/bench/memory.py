@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import re
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 from infsa_deploy.runtime import memory
 
@@ -19,14 +21,22 @@ def available_bytes() -> int | None:
     return None if free is None else int(free * HEADROOM)
 
 
-def peak_bytes() -> int | None:
-    """Largest resident size of this process since its start, or since `forget_peak`."""
+def peak_bytes(device: str) -> int | None:
+    """Largest resident size of this process since its start, or since `forget_peak`.
+
+    On `cuda` the largest sum of PyTorch's tensors there; None for other runtimes, whose allocations are not seen.
+    """
+    if device == "cuda":
+        cuda = _torch_cuda()
+        return int(cuda.max_memory_allocated()) if cuda else None
     match = re.search(r"^VmHWM:\s+(\d+) kB", _text(Path("/proc/self/status")), re.M)
     return int(match[1]) * 1024 if match else None
 
 
-def forget_peak() -> None:
+def forget_peak(device: str) -> None:
     """Give freed memory back, then let `peak_bytes` start from what is resident now, where the kernel can do that."""
+    if device == "cuda" and (cuda := _torch_cuda()):
+        cuda.reset_peak_memory_stats()
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
@@ -48,6 +58,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         return
+
+
+def _torch_cuda() -> Any:
+    """PyTorch's side of the GPU, if this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch and torch.cuda.is_initialized() else None
 
 
 def _text(path: Path) -> str:

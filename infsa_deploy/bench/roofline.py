@@ -10,10 +10,9 @@ from typing import Any
 from infsa_deploy.bench.datasheets import datasheet
 from infsa_deploy.measurements import Ceilings, Floor, Predicted, Work
 
-PRODUCT_SIDE = 3072  # 58 GFLOP a product: far above overheads, below a second on two cores
-QUICK_SIDE = 512
-COPY_BYTES = 512 << 20  # far beyond any cache
-QUICK_COPY_BYTES = 16 << 20
+# Side of a product and bytes of a copy: far above overheads and caches, below a second on two cores.
+SIZES = {"cpu": (3072, 512 << 20), "cuda": (8192, 2 << 30)}
+QUICK_SIZES = {"cpu": (512, 16 << 20), "cuda": SIZES["cuda"]}
 REPEATS = 5
 
 
@@ -44,12 +43,12 @@ def _limit(work: Work, flops_per_s: Mapping[str, float], bytes_per_s: float) -> 
 def measure_ceilings(run: str, threads: int, device: str, *, quick: bool) -> Ceilings:
     """Large products in each type by every library here, the fastest counting, and a large copy.
 
-    With `quick` they are small: a rough idea, in a second.
+    With `quick` they are small on a CPU: a rough idea, in a second. A GPU needs no more than that for large ones.
     """
     import torch
 
     torch.set_num_threads(threads)
-    side, size = (QUICK_SIDE, QUICK_COPY_BYTES) if quick else (PRODUCT_SIDE, COPY_BYTES)
+    side, size = (QUICK_SIZES if quick else SIZES)[device]
     flops = 2 * side**3
     rates: dict[str, float] = {}
     method: dict[str, str] = {}

@@ -37,11 +37,12 @@ def cells_table(cell: Cell) -> Table:
     """One row a contender."""
     table = Table(title=f"{cell.model}, {cell.height}x{cell.width}, batch {cell.batch}")
     table.add_column("contender", overflow="fold")
-    for heading in ("ms", "images/s", "x eager", "CV", "memory", "x floor"):
+    energy = any(row.energy for row in cell.rows)
+    for heading in ("ms", "images/s", "x eager", "CV", "memory", "x floor", *(["J/image"] if energy else [])):
         table.add_column(heading, justify="right")
     for row in cell.rows:
         if row.status == OK:
-            table.add_row(row.contender, *_figures(row))
+            table.add_row(row.contender, *_figures(row), *([_gross(row)] if energy else []))
         else:
             table.add_row(row.contender, Text(row.status, "yellow"))
     notes = [f"{row.contender}: {row.status}: {row.reason}" for row in cell.rows if row.status != OK]
@@ -60,3 +61,7 @@ def _figures(row: Row) -> list[str]:
         "-" if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
         "-" if row.floor is None else f"{row.floor.achieved_over_floor:.2f}",
     ]
+
+
+def _gross(row: Row) -> str:
+    return f"{row.energy.gross_j_per_image:.3g}" if row.energy else "-"

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from infsa_deploy.cli.bench_tables import cells_table
+from infsa_deploy.measurements import Energy
 from tests.report.conftest import sweep
 from tests.test_results_file import RECORDS
 
@@ -60,6 +61,23 @@ def test_the_table_shows_figures_and_reasons():
     assert "refused" in text
     assert "99.0 GB" in text
     assert "3.4%" in text
+
+
+def test_the_table_has_energy_where_it_was_measured():
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    def shown(rows):
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(cells_table(replace(cell, rows=rows)))
+        return console.export_text()
+
+    cell = sweep()[0]
+    without = tuple(replace(row, energy=None) for row in cell.rows)
+    assert "J/image" not in shown(without)
+    energy = Energy(6.672, 5.83, 75.6, 3, 5.2, 0.007, 90.0, 1980, 700.0)
+    assert "6.67" in shown((replace(without[0], energy=energy), *without[1:]))
 
 
 def test_report(run, tmp_path):
