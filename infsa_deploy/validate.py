@@ -105,6 +105,12 @@ def validate_model(
     return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
 
 
+def validate_models(paths: Sequence[Path], plan: Plan, **options: Any) -> tuple[ValidationReport, ...]:
+    """validate_model of each, with its `options`; files of one model, one after the other, share one reference run."""
+    known = ReferenceOutputs()
+    return tuple(validate_model(path, plan, known=known, **options) for path in paths)
+
+
 class ReferenceOutputs:
     """Outputs of a reference by image and precision, so that files of one model do not each compute them.
 

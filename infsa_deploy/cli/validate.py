@@ -44,14 +44,13 @@ def command(
     from infsa_deploy.cli.tables import print_validation
     from infsa_deploy.pairwise import compare_pairs
     from infsa_deploy.records import to_json
-    from infsa_deploy.validate import Plan, ReferenceOutputs, check_tolerance, validate_model
+    from infsa_deploy.validate import Plan, check_tolerance, validate_models
     from infsa_deploy.validation_records import ValidationSet
 
     plan = Plan(**plan_options)
     reference: dict[str, Any] = {"weights": weights, "module": module}
-    given: dict[str, Any] = {**reference, "threads": threads, "known": ReferenceOutputs()}
     with Console(stderr=True).status("loading the model") as status:
-        reports = tuple(validate_model(m, plan, progress=status.update, **given) for m in models)
+        reports = validate_models(models, plan, threads=threads, progress=status.update, **reference)
         pairs = tuple(compare_pairs(models, plan, threads)) if len(models) > 1 else ()
         found = divergence.find_divergence(reports, plan, **reference) if find_divergence else None
     if as_json:
