@@ -28,7 +28,9 @@ never copied, so no work is done twice. The cases:
 15. half of the rows or more: stays, as nothing to speak of would be saved;
 16. a `Gemm` on merged rows, split again afterwards (torch's MultiheadAttention): made a product on [B, N, E] first;
 17. never crossed: whatever mixes rows (a reduction, softmax or normalisation over tokens, the contracted axis of a
-    product, a reshape that merges the axis) and every operator of another domain (`infsa` among them).
+    product, a reshape that merges the axis) and every operator of another domain (`infsa` among them);
+18. the first tokens of `infsa.NeumannAttention`, as which the class token comes: not crossed either, as its norm needs
+    all rows, but its attribute `rows` makes it compute no others. Other tokens are selected after it.
 
 Exact: each remaining row is the same expression of the same inputs. A matrix product with fewer rows may run in
 another kernel, which can change the order of its sums and so the last bits.
@@ -47,10 +49,12 @@ from infsa_deploy.export.initializers import add_initializer, free_name
 from infsa_deploy.export.narrowed_shape import narrowed_shape
 from infsa_deploy.export.shapes import infer_all_shapes
 from infsa_deploy.export.token_axis import carriers
-from infsa_deploy.export.token_rows import Rows, drops_axis, operand_holding, pays, selection
+from infsa_deploy.export.token_rows import Rows, drops_axis, leading, operand_holding, pays, selection
 from infsa_deploy.export.unflatten import unflatten
+from infsa_deploy.ops.contract import DOMAIN
 
 MINIMUM_OPSET = 18
+CUTS_ROWS = {"NeumannAttention": 1}  # ops with an attribute `rows`, and the axis of y that it cuts
 
 
 @dataclass
@@ -136,6 +140,11 @@ def _asked_of(node: ir.Node, plan: _Plan) -> Rows | None:
 
 
 def _cross(node: ir.Node, wanted: Rows, plan: _Plan) -> None:
+    if node.domain == DOMAIN and CUTS_ROWS.get(node.op_type) == wanted.axis:
+        first = leading(wanted)
+        if first is not None:
+            plan.narrowed[node] = first
+        return
     found = carriers(node, wanted.axis)
     if found is not None:
         for number, axis in enumerate(found):
@@ -187,6 +196,8 @@ class _Rewriter:
             node.replace_input_with(
                 1, add_initializer(self._graph, f"{node.outputs[0].name}_shape", np.array(shape, np.int64))
             )
+        if node.domain == DOMAIN:
+            node.attributes["rows"] = ir.AttrInt64("rows", len(rows.index))
         for number in range(len(node.inputs)):
             if (node, number) in self._plan.asked:
                 node.replace_input_with(number, self._rows_of(node, number))

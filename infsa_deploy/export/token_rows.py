@@ -23,6 +23,12 @@ def pays(rows: Rows, value: ir.Value | None) -> bool:
     return not isinstance(length, int) or 2 * len(rows.index) <= length
 
 
+def leading(rows: Rows) -> Rows | None:
+    """The same rows in the axis's own order if they are the first ones of it, each of them; None if not."""
+    first = tuple(range(len(rows.index)))
+    return Rows(rows.axis, first) if tuple(sorted(rows.index)) == first else None
+
+
 def selection(node: ir.Node) -> Rows | None:
     """The rows that a Gather with a constant index or a Slice with constant bounds takes, if they are known."""
     if node.domain != "" or node.op_type not in ("Gather", "Slice"):

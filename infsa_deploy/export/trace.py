@@ -88,7 +88,9 @@ def onnx_schema(contract: Contract) -> defs.OpSchema:
             for spec in contract.outputs
         ],
         type_constraints=[("T", ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], "type of every tensor")],
-        attributes=[defs.OpSchema.Attribute(a.name, kinds[a.kind], "", required=True) for a in contract.attributes],
+        attributes=[
+            defs.OpSchema.Attribute(a.name, kinds[a.kind], "", required=a.default is None) for a in contract.attributes
+        ],
     )
 
 
@@ -106,8 +108,9 @@ def _translation(contract: Contract) -> Callable[..., Any]:
     arity = len(contract.inputs)
 
     def translate(*arguments: Any) -> Any:
-        attributes = zip(contract.attributes, arguments[arity:], strict=True)
-        return emit(*arguments[:arity], **{spec.name: value for spec, value in attributes})
+        defaults = {spec.name: spec.default for spec in contract.attributes}
+        given = zip(defaults, arguments[arity:], strict=False)
+        return emit(*arguments[:arity], **defaults | dict(given))
 
     return translate
 

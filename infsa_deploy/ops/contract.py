@@ -29,13 +29,17 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class AttributeSpec:
-    """A scalar attribute and the closed range it must lie in (`above` excludes the lower end)."""
+    """A scalar attribute and the closed range it must lie in (`above` excludes the lower end).
+
+    With a `default` a node may leave the attribute out.
+    """
 
     name: str
     kind: Literal["int", "float"]
     minimum: float
     maximum: float
     above: bool = False
+    default: float | None = None
 
     def check(self, op: str, value: float) -> None:
         """Raise UsageError unless `value` has the right kind and range."""
@@ -73,22 +77,30 @@ class Contract:
     def torch_schema(self) -> str:
         """The schema of the PyTorch op: tensors first, then attributes, all by position."""
         tensors = [f"Tensor {spec.name}" for spec in self.inputs]
-        scalars = [f"{spec.kind} {spec.name}" for spec in self.attributes]
+        scalars = [
+            f"{spec.kind} {spec.name}" + ("" if spec.default is None else f"={spec.default}")
+            for spec in self.attributes
+        ]
         outputs = ", ".join(["Tensor"] * len(self.outputs))
         result = outputs if len(self.outputs) == 1 else f"({outputs})"
         return f"({', '.join(tensors + scalars)}) -> {result}"
 
     def check_attributes(self, values: Mapping[str, float]) -> None:
-        """Raise UsageError unless `values` holds every attribute, in range, and nothing else."""
+        """Raise UsageError unless `values` holds every attribute, in range, and nothing else.
+
+        Those with a default may be missing.
+        """
         names = [spec.name for spec in self.attributes]
-        if sorted(values) != sorted(names):
+        needed = {spec.name for spec in self.attributes if spec.default is None}
+        if not needed <= values.keys() <= set(names):
             raise UsageError(
                 f"{self.name}: attributes {sorted(values)} given.",
                 f"the op has exactly {names}.",
                 "pass each of them once.",
             )
         for spec in self.attributes:
-            spec.check(self.name, values[spec.name])
+            if spec.name in values:
+                spec.check(self.name, values[spec.name])
 
     def bind_axes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, int]:
         """Solve the axis names from input shapes: `{"B": 2, "N": 197, "H": 16, "D": 64, ...}`."""

@@ -51,8 +51,8 @@ Fields::Fields(std::string const& op, std::vector<FieldSpec> const& specs, nvinf
         mReals[k] = static_cast<float>(value);
     }
     for (size_t k = 0; k < specs.size(); ++k) {
-        if (!seen[k] && specs[k].optional)
-            mIntegers[k] = static_cast<int32_t>(specs[k].maximum);
+        if (!seen[k] && specs[k].absent >= 0)
+            mIntegers[k] = specs[k].absent;
         else if (!seen[k])
             throw Error(op, ": field ", specs[k].name, " is missing. The op has ", names(specs), ".");
     }

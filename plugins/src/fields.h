@@ -9,15 +9,15 @@
 
 namespace infsa {
 
-// An attribute's name, kind and closed range; `above` leaves out the lower end. With `optional`, a node that does not
-// have it has `maximum`.
+// An attribute's name, kind and closed range; `above` leaves out the lower end. An integer with `absent` of at least 0
+// may be left out of a node and then is that.
 struct FieldSpec {
     char const* name;
     nvinfer1::PluginFieldType kind; // kINT32 or kFLOAT32
     double minimum;
     double maximum;
     bool above{false};
-    bool optional{false};
+    int32_t absent{-1};
 };
 
 // Integers up to 2^53 and every float32 are exact in a double.

@@ -20,7 +20,7 @@ namespace {
 
 class Plugin : public IPluginV3, public IPluginV3OneCore, public IPluginV3OneBuild, public IPluginV3OneRuntime {
 public:
-    Plugin(std::string name, int32_t heads) : mName(std::move(name)), mHeads(heads) {}
+    Plugin(std::string name, int32_t heads, int32_t rows) : mName(std::move(name)), mHeads(heads), mRows(rows) {}
 
     IPluginCapability* getCapabilityInterface(PluginCapabilityType type) noexcept override {
         switch (type) {
@@ -29,7 +29,7 @@ public:
             default: return static_cast<IPluginV3OneCore*>(this);
         }
     }
-    IPluginV3* clone() noexcept override { return new Plugin(mName, mHeads); }
+    IPluginV3* clone() noexcept override { return new Plugin(mName, mHeads, mRows); }
 
     char const* getPluginName() const noexcept override { return mName.c_str(); }
     char const* getPluginVersion() const noexcept override { return PLUGIN_VERSION; }
@@ -54,6 +54,7 @@ public:
         IExprBuilder& make) noexcept override {
         if (mName == "NeumannAttention") {
             out[0] = in[0];
+            if (mRows) out[0].d[1] = make.constant(mRows);
             out[0].d[2] = make.operation(DimensionOperation::kFLOOR_DIV, *in[0].d[2], *make.constant(3));
             return 0;
         }
@@ -76,7 +77,8 @@ public:
     }
     IPluginV3* attachToContext(IPluginResourceContext*) noexcept override { return clone(); }
     PluginFieldCollection const* getFieldsToSerialize() noexcept override {
-        mFields = {PluginField("heads", &mHeads, PluginFieldType::kINT32, 1)};
+        mFields = {PluginField("heads", &mHeads, PluginFieldType::kINT32, 1),
+            PluginField("rows", &mRows, PluginFieldType::kINT32, 1)};
         mCollection = {static_cast<int32_t>(mFields.size()), mFields.data()};
         return &mCollection;
     }
@@ -84,6 +86,7 @@ public:
 private:
     std::string mName;
     int32_t mHeads;
+    int32_t mRows;
     std::vector<PluginField> mFields;
     PluginFieldCollection mCollection{};
 };
@@ -98,11 +101,14 @@ public:
     char const* getPluginNamespace() const noexcept override { return PLUGIN_NAMESPACE; }
     PluginFieldCollection const* getFieldNames() noexcept override { return &mCollection; }
     IPluginV3* createPlugin(AsciiChar const*, PluginFieldCollection const* fields, TensorRTPhase) noexcept override {
-        int32_t heads = 0;
-        for (int32_t i = 0; i < fields->nbFields; ++i)
+        int32_t heads = 0, rows = 0;
+        for (int32_t i = 0; i < fields->nbFields; ++i) {
             if (!std::strcmp(fields->fields[i].name, "heads"))
                 heads = *static_cast<int32_t const*>(fields->fields[i].data);
-        return new Plugin(mName, heads);
+            if (!std::strcmp(fields->fields[i].name, "rows"))
+                rows = *static_cast<int32_t const*>(fields->fields[i].data);
+        }
+        return new Plugin(mName, heads, rows);
     }
 
 private:
@@ -118,7 +124,7 @@ PluginField real(char const* name) { return PluginField(name, nullptr, PluginFie
 
 extern "C" void setLoggerFinder(ILoggerFinder*) {}
 extern "C" IPluginCreatorInterface* const* getCreators(int32_t& count) {
-    static Creator neumann("NeumannAttention", {integer("heads"), real("rho"), integer("hops"), real("eps")});
+    static Creator neumann("NeumannAttention", {integer("heads"), real("rho"), integer("hops"), real("eps"), integer("rows")});
     static Creator energy("EnergyPool", {integer("heads"), real("eps")});
     static Creator centrality("CentralityPool", {real("eps")});
     static IPluginCreatorInterface* list[] = {&neumann, &energy, &centrality};

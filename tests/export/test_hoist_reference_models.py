@@ -60,4 +60,6 @@ def test_pure_attention_still_sees_every_token():
     _, moved = pair("pure")
     attention = nodes(moved, "NeumannAttention")
     assert [node.inputs[0].shape[1] for node in attention] == [TOKENS] * 3
-    assert [use.node.op_type for use in attention[-1].outputs[0].uses()] == ["Gather"]
+    assert [node.attributes["rows"].as_int() for node in attention] == [0, 0, 1]
+    assert [node.outputs[0].shape[1] for node in attention] == [TOKENS, TOKENS, 1]
+    assert [use.node.op_type for use in attention[-1].outputs[0].uses()] == ["MatMul"]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.export.attach_ops import attach_ops
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from tests.export.onnx_graphs import integers, nodes, parse, rows_computed, run
 
@@ -493,12 +494,87 @@ def test_case_17_an_axis_of_the_same_length_is_not_yet_the_same_axis():
 
 def test_case_17_an_operator_of_another_domain_is_not_crossed():
     model = parse(
-        "g (float[2,9,12] qkv) => (float[2,4] y) <float[2,9,4] a, float[2,9,4] r> "
-        "{ a = infsa.NeumannAttention<heads = 2>(qkv) r = Relu(a) y = Gather<axis = 1>(r, i) }",
+        "g (float[2,9,12] q, float[2,9,4] x) => (float[2,3,4] y) <float[2,9,4] a, float[2,1,4] r> "
+        "{ a, m = infsa.EnergyPool<heads = 2>(q, x) r = Relu(a) y = Gather<axis = 1>(r, i) }",
+        i=np.array([0, 1, 2]),
+    )
+    hoist_token_selection(model)
+    assert "rows" not in nodes(model, "EnergyPool")[0].attributes
+
+
+def attended(model: str, rows: int = 0, **weights: np.ndarray) -> ir.Model:
+    """Apply the pass to a graph with one attention, of `rows` rows beforehand, `a`, and return it with its bodies."""
+    before = parse(
+        "g (float[2,9,12] qkv) => (float[2,M,4] y) "
+        f"<float[2,9,4] a, float[2,9,4] r> {{ a = infsa.NeumannAttention<{ATTENTION}, rows = {rows}>(qkv) {model} }}",
+        **weights,
+    )
+    after = ir.from_proto(ir.to_proto(before))
+    hoist_token_selection(after)
+    feeds = {"qkv": integers(3, 2, 9, 12)}
+    (expected,), (found,) = (run(attach_ops(m), feeds).values() for m in (before, after))
+    bound = 8 * np.finfo(np.float32).eps * np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+    onnx.checker.check_model(ir.to_proto(after), full_check=True)
+    return after
+
+
+ATTENTION = "heads = 2, rho = 0.5, hops = 2, eps = 1e-6"
+
+
+def rows_of_attention(model: ir.Model) -> tuple[int, int]:
+    (node,) = nodes(model, "NeumannAttention")
+    return node.attributes["rows"].as_int(), node.outputs[0].shape[1]
+
+
+@pytest.mark.parametrize(
+    ("index", "left"),
+    [([0], ["Relu"]), ([0, 1], ["Relu"]), ([2, 0, 1], ["Gather", "Relu"]), ([0, 0], ["Relu", "Gather"])],
+)
+def test_case_18_the_first_tokens_of_attention(index, left):
+    model = attended("r = Relu(a) y = Gather<axis = 1>(r, i)", i=np.array(index))
+    assert rows_of_attention(model) == (len(set(index)), len(set(index)))
+    kept = [node.op_type for node in model.graph if node.op_type not in ("NeumannAttention", "Identity")]
+    assert kept == left
+
+
+def test_case_18_slices_and_two_uses():
+    model = attended(
+        "r = Relu(a) s = Slice(r, zero, two, one) t = Gather<axis = 1>(a, i) y = Add(s, t)",
+        zero=np.array([0]),
+        one=np.array([1]),
+        two=np.array([2]),
+        i=np.array([2]),
+    )
+    assert rows_of_attention(model) == (3, 3)
+
+
+def test_case_18_the_scalar_index_leaves_a_squeeze():
+    model = parse(
+        "g (float[B,N,12] qkv) => (float[B,4] y) <float[B,N,4] a> "
+        f"{{ a = infsa.NeumannAttention<{ATTENTION}>(qkv) y = Gather<axis = 1>(a, i) }}",
         i=FIRST,
     )
     hoist_token_selection(model)
-    assert [node.op_type for node in model.graph] == ["NeumannAttention", "Gather", "Relu", "Squeeze"]
+    assert [node.op_type for node in model.graph] == ["NeumannAttention", "Squeeze"]
+    assert rows_of_attention(model) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("selection", "weights"),
+    [
+        ("y = Gather<axis = 1>(r, i)", {"i": np.array([1])}),
+        ("y = Gather<axis = 1>(r, i)", {"i": np.array([0, 2])}),
+        ("y = Gather<axis = 1>(r, i)", {"i": np.array([-1])}),
+        ("n = Size(qkv) m = Unsqueeze(n, z) i = Sub(m, m) y = Gather<axis = 1>(r, i)", {"z": np.array([0])}),
+        ("y = Slice(r, s, e, o, t)", {"s": np.array([0]), "e": np.array([4]), "o": np.array([1]), "t": np.array([2])}),
+        ("y = Slice(r, s, e, o)", {"s": np.array([0]), "e": np.array([5]), "o": np.array([1])}),
+        ("b = Gather<axis = 1>(r, i) c = ReduceMax(a, o) y = Add(b, c)", {"i": np.array([0]), "o": np.array([1])}),
+    ],
+    ids=["second", "a gap", "last", "dynamic", "step", "more than half", "needed whole"],
+)
+def test_case_18_other_selections_stay_behind_the_attention(selection, weights):
+    assert rows_of_attention(attended(f"r = Relu(a) {selection}", **weights)) == (0, 9)
 
 
 def test_a_second_run_changes_nothing():

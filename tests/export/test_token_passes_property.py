@@ -107,6 +107,33 @@ def _merge(draw: st.DrawFn, recipe: Recipe, x: str) -> str:
     return recipe.add("Reshape", recipe.add("Neg", flat), recipe.ints(B, N, E))
 
 
+def _infsa(draw: st.DrawFn, recipe: Recipe, x: str) -> str:
+    """Attention with a stand-in for its body, in whole numbers: it too mixes all tokens and cuts its output last."""
+    qkv = recipe.add("Concat", x, draw(st.sampled_from(recipe.tokens)), draw(st.sampled_from(recipe.tokens)), axis=2)
+    attributes = {"heads": H, "rho": 0.5, "hops": 1, "eps": 0.0}
+    attributes |= {"rows": 0} if draw(st.booleans()) else {}
+    return recipe.add("NeumannAttention", qkv, domain="infsa", **attributes)
+
+
+STAND_IN = """
+<domain: "infsa", opset_import: ["" : 20]>
+NeumannAttention <heads, rho, hops, eps, rows: int = 0> (qkv) => (y) {
+    q, k, v = Split<axis = 2, num_outputs = 3>(qkv)
+    axis = Constant<value_ints = [1]>()
+    zero = Constant<value_ints = [0]>()
+    total = ReduceSum<keepdims = 1>(v, axis)
+    more = Sub(q, k)
+    whole = Add(more, total)
+    n = Shape<start = 1, end = 2>(qkv)
+    given = Constant<value_int: int = @rows>()
+    asked = Reshape(given, axis)
+    cut = Greater(asked, zero)
+    kept = Where(cut, asked, n)
+    y = Slice(whole, zero, kept, axis)
+}
+"""
+
+
 STEPS = [
     _binary,
     _residual,
@@ -118,6 +145,7 @@ STEPS = [
     _row_reduction,
     _shift_tokens,
     _merge,
+    _infsa,
 ]
 
 
@@ -147,8 +175,15 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
         [helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape) for name in ("x", "z")],
         [helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, None) for name in outputs],
         [onnx.numpy_helper.from_array(array, name) for name, array in recipe.constants.items()],
+        value_info=[
+            helper.make_tensor_value_info(node.output[0], onnx.TensorProto.DOUBLE, shape)
+            for node in recipe.nodes
+            if node.domain == "infsa"
+        ],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("infsa", 1)]
+    body = onnx.parser.parse_function(STAND_IN)
+    return helper.make_model(graph, opset_imports=imports, ir_version=10, functions=[body])
 
 
 def assert_unchanged(proto: onnx.ModelProto, model: ir.Model) -> None:

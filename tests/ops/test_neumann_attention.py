@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from infsa_models.attention import pure_attention
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.ops.neumann_attention import OP, WHOLE_ELEMENTS
@@ -50,6 +51,39 @@ def test_body_in_tiles(B, N, H, dtype, assert_within):
     narrow = reference(qkv, H, 1)
     (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": 1, "eps": EPS})
     assert_within(body, exact, narrow, dtype)
+
+
+@pytest.mark.parametrize(
+    ("B", "N", "H", "hops", "rows"),
+    [
+        (2, 5, 3, 1, 1),
+        (2, 5, 3, 3, 2),
+        (2, 5, 3, 2, 5),
+        (2, 2050, 2, 1, 1),
+        (2, 2050, 2, 1, 1500),
+        (2, 1449, 2, 1, 1449),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_first_rows(B, N, H, hops, rows, dtype, assert_within):
+    """In one piece and in tiles; a tile of 2050 tokens has 1025 rows."""
+    qkv = packed(B, N, H, 8, dtype=dtype)
+    exact = reference(qkv.double(), H, hops)[:, :rows]
+    narrow = reference(qkv, H, hops)[:, :rows]
+    eager = OP.torch_op(qkv, H, RHO, hops, EPS, rows)
+    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": hops, "eps": EPS, "rows": rows})
+    for found in (eager, body):
+        assert found.shape == exact.shape
+        assert_within(found, exact, narrow, dtype)
+
+
+@pytest.mark.parametrize(("N", "rows"), [(5, 6), (5, 10), (2897, 2898)])
+def test_more_rows_than_tokens(N, rows):
+    qkv = packed(1, N, 1, 8)
+    with pytest.raises(UsageError, match=f"rows={rows} of {N} tokens"):
+        OP.torch_op(qkv, 1, RHO, 1, EPS, rows)
+    with pytest.raises(Fail, match="reshape"):
+        run_body(OP, {"qkv": qkv}, {"heads": 1, "rho": RHO, "hops": 1, "eps": EPS, "rows": rows})
 
 
 def test_tiles_keep_the_norm_of_each_head_and_image(assert_within):
@@ -99,9 +133,10 @@ def test_all_scores_negative_gives_zeros():
 
 def test_torch_registration():
     torch.library.opcheck(torch.ops.infsa.neumann_attention, (packed(2, 7, 2, 8), 2, RHO, 2, EPS))
+    torch.library.opcheck(torch.ops.infsa.neumann_attention, (packed(2, 7, 2, 8), 2, RHO, 2, EPS, 3))
 
 
-@pytest.mark.parametrize("wrong", [{"hops": 0}, {"rho": 0.0}, {"rho": 1.5}, {"heads": 0}, {"eps": -1.0}])
+@pytest.mark.parametrize("wrong", [{"hops": 0}, {"rho": 0.0}, {"rho": 1.5}, {"heads": 0}, {"eps": -1.0}, {"rows": -1}])
 def test_attributes_out_of_range(wrong):
     values = {"heads": 2, "rho": RHO, "hops": 1, "eps": EPS} | wrong
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -113,3 +148,5 @@ def test_attributes_out_of_range(wrong):
 def test_flops_by_hand():
     # q k^T: 2*3*5*5*7 = 1050; each of 2 hops another product with the 5 x 5 affinity: 2 * 1050
     assert OP.flops({"B": 1, "H": 3, "N": 5, "D": 7}, {"hops": 2}) == 3 * 1050
+    # of the last hop 2 rows of 5
+    assert OP.flops({"B": 1, "H": 3, "N": 5, "D": 7}, {"hops": 2, "rows": 2}) == 2 * 1050 + 420

@@ -19,7 +19,10 @@ def test_body_has_the_contracts_interface(op):
     assert body.name == op.contract.name
     assert list(body.input) == [spec.name for spec in op.contract.inputs]
     assert len(body.output) == len(op.contract.outputs)
-    assert set(body.attribute) == {spec.name for spec in op.contract.attributes} | set(PLUGIN_ATTRIBUTES)
+    defaults = {spec.name: spec.default for spec in op.contract.attributes if spec.default is not None}
+    assert {attribute.name: attribute.i for attribute in body.attribute_proto} == defaults
+    names = {spec.name for spec in op.contract.attributes} - defaults.keys()
+    assert set(body.attribute) == names | set(PLUGIN_ATTRIBUTES)
 
 
 @each_op

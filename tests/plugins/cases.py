@@ -19,11 +19,11 @@ def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> torch.Tensor:
 
 
 def neumann(
-    dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int = 1, scale: float = 1.0, seed: int = 0
+    dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int = 1, rows: int = 0, scale: float = 1.0, seed: int = 0
 ) -> Case:
     qkv = normal(B, N, 3 * H * D, scale=scale, seed=seed).to(dtype)
-    fields = {"heads": H, "rho": 0.9, "hops": hops, "eps": EPS}
-    return Case("NeumannAttention", fields, [qkv], [(B, N, H * D)])
+    fields = {"heads": H, "rho": 0.9, "hops": hops, "eps": EPS, "rows": rows}
+    return Case("NeumannAttention", fields, [qkv], [(B, rows or N, H * D)])
 
 
 def energy(dtype: torch.dtype, B: int, N: int, H: int, D: int, E: int, scale: float = 1.0, seed: int = 0) -> Case:

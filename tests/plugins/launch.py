@@ -79,24 +79,31 @@ class Launcher:
         return ceil_div(tiles, run_tiles), run_tiles
 
 
-def attend(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, **where: Any) -> torch.Tensor:
+def attend(
+    qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, rows: int = 0, **where: Any
+) -> torch.Tensor:
     """NeumannAttention; arguments as the op's."""
     B, N, packed = qkv.shape
-    D, rows = packed // 3 // heads, B * heads
+    D, groups = packed // 3 // heads, B * heads
+    name = "attend_cut" if rows and hops == 1 else "attend"
+    rows = rows or N
+    first_rows = rows if hops == 1 else N
     launch = Launcher(qkv, **where)
-    tile = launch.tile("attend", D).constants
+    tile = launch.tile(name, D).constants
     bound_block = launch.tile("bound_keys").constants["BLOCK_T"]
     bound_blocks, blocks = ceil_div(N, bound_block), ceil_div(N, tile["BLOCK_M"])
-    bounds, squares, scales = launch.nan(rows, bound_blocks), launch.nan(rows, blocks), launch.nan(rows)
-    u, y = launch.nan(B, N, heads * D), launch.nan(B, N, heads * D, dtype=qkv.dtype)
+    bounds, squares, scales = launch.nan(groups, bound_blocks), launch.nan(groups, blocks), launch.nan(groups)
+    u, y = launch.nan(B, first_rows, heads * D), launch.nan(B, first_rows, heads * D, dtype=qkv.dtype)
     if tile["SHIFT"]:
-        launch("bound_keys", rows * bound_blocks, qkv, bounds, N, heads, D)
-    launch("attend", rows * blocks, qkv, bounds, u, squares, N, heads, D, bound_blocks, size=D)
-    cells = ceil_div(N, launch.tile("normalise").constants["BLOCK_T"])
-    launch("normalise", rows * cells, u, squares, scales, y, N, heads, D, blocks, rho, eps)
-    for _ in range(hops - 1):
-        previous, y = y, launch.nan(*y.shape, dtype=y.dtype)
-        launch("hop", rows * blocks, qkv, bounds, u, scales, previous, y, N, heads, D, bound_blocks, size=D)
+        launch("bound_keys", groups * bound_blocks, qkv, bounds, N, heads, D)
+    launch(name, groups * blocks, qkv, bounds, u, squares, N, first_rows, heads, D, bound_blocks, size=D)
+    cells = ceil_div(first_rows, launch.tile("normalise").constants["BLOCK_T"])
+    launch("normalise", groups * cells, u, squares, scales, y, first_rows, heads, D, blocks, rho, eps)
+    for left in reversed(range(hops - 1)):
+        count = N if left else rows
+        grid = groups * ceil_div(count, tile["BLOCK_M"])
+        previous, y = y, launch.nan(B, count, heads * D, dtype=qkv.dtype)
+        launch("hop", grid, qkv, bounds, u, scales, previous, y, N, count, heads, D, bound_blocks, size=D)
     return y
 
 

@@ -20,18 +20,22 @@ def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    ("B", "N", "H", "D", "hops", "scale"),
+    ("B", "N", "H", "D", "hops", "rows", "scale"),
     [
-        (1, 1, 1, 24, 1, 1),
-        (2, 17, 3, 24, 3, 60),
-        (1, 197, 2, 64, 2, 1),
-        (1, 131, 1, 128, 1, 0.001),
-        (3, 65, 1, 16, 2, 4),
+        (1, 1, 1, 24, 1, 0, 1),
+        (2, 17, 3, 24, 3, 0, 60),
+        (1, 197, 2, 64, 2, 0, 1),
+        (1, 131, 1, 128, 1, 0, 0.001),
+        (3, 65, 1, 16, 2, 0, 4),
+        (2, 131, 1, 128, 1, 1, 1),
+        (2, 150, 1, 16, 3, 130, 1),
     ],
 )
-def test_neumann_attention(dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int, scale: float) -> None:
+def test_neumann_attention(
+    dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int, rows: int, scale: float
+) -> None:
     qkv = normal(B, N, 3 * H * D, scale=scale).to(dtype)
-    arguments = (H, 0.9, hops, 1e-6)
+    arguments = (H, 0.9, hops, 1e-6, rows)
     got = launch.attend(qkv, *arguments)
     eager = neumann_attention.OP.torch_op(qkv, *arguments)
     assert_close("y", got, eager, neumann_attention.OP.torch_op(qkv.double(), *arguments))

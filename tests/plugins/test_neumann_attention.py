@@ -15,31 +15,58 @@ from tests.plugins.tolerance import assert_close
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 # Every value of N (1, 17, 197, 1025), H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type; all pairs
-# of type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks.
+# of type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks. The last
+# number is `rows`: within the first block of queries, beyond it, and all, for one hop and more.
 MATRIX = [
-    (FP32, 1, 1, 1, 24, 1),
-    (FP16, 3, 1, 3, 64, 2),
-    (BF16, 1, 1, 16, 128, 3),
-    (FP32, 3, 17, 16, 128, 2),
-    (FP16, 1, 17, 1, 24, 3),
-    (BF16, 3, 17, 3, 64, 1),
-    (FP32, 1, 197, 3, 64, 3),
-    (FP16, 3, 197, 1, 128, 1),
-    (BF16, 1, 197, 3, 24, 2),
-    (FP32, 1, 1025, 1, 24, 1),
-    (FP16, 1, 1025, 1, 64, 3),
-    (BF16, 1, 1025, 1, 128, 2),
-    (FP16, 1, 197, 16, 24, 1),
+    (FP32, 1, 1, 1, 24, 1, 0),
+    (FP16, 3, 1, 3, 64, 2, 0),
+    (BF16, 1, 1, 16, 128, 3, 0),
+    (FP32, 3, 17, 16, 128, 2, 0),
+    (FP16, 1, 17, 1, 24, 3, 0),
+    (BF16, 3, 17, 3, 64, 1, 0),
+    (FP32, 1, 197, 3, 64, 3, 0),
+    (FP16, 3, 197, 1, 128, 1, 0),
+    (BF16, 1, 197, 3, 24, 2, 0),
+    (FP32, 1, 1025, 1, 24, 1, 0),
+    (FP16, 1, 1025, 1, 64, 3, 0),
+    (BF16, 1, 1025, 1, 128, 2, 0),
+    (FP16, 1, 197, 16, 24, 1, 0),
+    (FP32, 1, 65, 1, 128, 1, 1),
+    (FP16, 2, 300, 1, 64, 1, 130),
+    (BF16, 1, 17, 3, 24, 1, 17),
+    (FP32, 2, 197, 1, 64, 2, 1),
+    (FP16, 2, 150, 2, 24, 3, 140),
+    (BF16, 1, 150, 1, 24, 4, 2),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "B", "N", "H", "D", "hops"), MATRIX, ids=str)
-def test_shapes(worker, dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int) -> None:
-    case = cases.neumann(dtype, B, N, H, D, hops, seed=1)
+@pytest.mark.parametrize(("dtype", "B", "N", "H", "D", "hops", "rows"), MATRIX, ids=str)
+def test_shapes(worker, dtype: torch.dtype, B: int, N: int, H: int, D: int, hops: int, rows: int) -> None:
+    case = cases.neumann(dtype, B, N, H, D, hops, rows, seed=1)
     outcome = worker(w.enqueue, case)
     assert outcome.code == 0, outcome.messages
     assert [name for name, _ in outcome.launches].count("hop") == hops - 1
     cases.check(case, outcome.outputs)
+
+
+@pytest.mark.parametrize("hops", [2, 3])
+def test_the_last_hop_launches_only_the_blocks_it_needs(worker, hops: int) -> None:
+    """129 tokens are two blocks of queries."""
+    launches = worker(w.enqueue, cases.neumann(FP16, 1, 129, 1, 64, hops, rows=1)).launches
+    assert [blocks for name, blocks in launches if name == "hop"] == [2] * (hops - 2) + [1]
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+def test_first_rows_of_changing_shapes(worker, hops: int) -> None:
+    """The workspace for the most tokens serves fewer; with fewer tokens than rows there is an error."""
+    runs = [cases.neumann(FP16, B, N, 2, 40, hops, rows=9) for B, N in ((3, 150), (2, 17), (3, 9))]
+    runs.append(w.Case(runs[0].op, runs[0].fields, [cases.normal(1, 8, 240).half()], [(1, 9, 80)]))
+    *outcomes, refused = worker(w.reshape, runs)
+    for case, outcome in zip(runs, outcomes, strict=False):
+        assert outcome.code == 0, outcome.messages
+        cases.check(case, outcome.outputs)
+    assert refused.code != 0
+    assert "rows = 9, but qkv has 8 tokens" in refused.messages
 
 
 def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.Tensor]:

@@ -26,13 +26,14 @@ def test_gates(report) -> None:
 
 def test_every_product_is_on_tensor_cores_in_its_loop(report) -> None:
     counts = {(row["kernel"], row["sm"]): row["tensor_core_loop"] for row in report}
-    for name in ("attend", "hop", "pool", "score", "score_and_pool"):
+    for name in ("attend", "attend_cut", "hop", "pool", "score", "score_and_pool"):
         assert counts[name, 80] >= 8
         assert counts[name, 90] >= 8
 
 
 def test_streaming_kernels_copy_asynchronously(report) -> None:
-    assert all(row["async_copies"] for row in report if row["kernel"] in ("attend", "hop", "pool", "score_and_pool"))
+    names = ("attend", "attend_cut", "hop", "pool", "score_and_pool")
+    assert all(row["async_copies"] for row in report if row["kernel"] in names)
 
 
 def test_the_gates_can_fail() -> None:

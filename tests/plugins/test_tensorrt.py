@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from infsa_deploy.export.attach_ops import attach_ops
 from infsa_deploy.ops.contract import DOMAIN, VERSION
 from tests.plugins import cases, rtx
+from tests.plugins.worker import Case
 
 TYPES = {
     torch.float32: (TensorProto.FLOAT, "FLOAT"),
@@ -42,9 +43,11 @@ def build(built) -> Iterator[Callable[..., rtx.Engine]]:
         yield lambda *arguments: pool.submit(rtx.build, built.folder, *arguments).result()
 
 
-def single_node(op: str, dtype: torch.dtype, dynamic: bool, outputs: int | None = None) -> tuple[bytes, rtx.Shapes]:
+def single_node(
+    op: str, dtype: torch.dtype, dynamic: bool, outputs: int | None = None, case: Case | None = None
+) -> tuple[bytes, rtx.Shapes]:
     """A model of one bare node, given its body and attributes by the export's last pass, and its profile."""
-    case, contract = CASES[op](dtype), cases.OPS[op].contract
+    case, contract = case or CASES[op](dtype), cases.OPS[op].contract
     sizes = dict(zip(contract.inputs[0].axes, case.inputs[0].shape, strict=True))
     names = [spec.name for spec in contract.outputs][:outputs]
     values = [
@@ -86,6 +89,17 @@ def test_rtx_builds_each_op_as_a_plugin(build, built, op: str, dtype: torch.dtyp
         assert all(shape[0] == -1 for shape in engine.outputs)
         assert [len(shape) for shape in engine.outputs] == [len(shape) for shape in expected]
     assert engine.bytes > built.plugins.stat().st_size, "the plugin library is not inside"
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("plugin", [True, False], ids=["plugin", "body"])
+def test_rtx_builds_the_first_rows_of_neumann_attention(build, built, plugin: bool, dynamic: bool) -> None:
+    case = cases.neumann(torch.float16, 2, 50, 2, 24, hops=1, rows=3)
+    model, profile = single_node("NeumannAttention", torch.float16, dynamic, case=case)
+    engine = build(model, built.plugins if plugin else None, profile)
+    assert (engine.layers == ["PLUGIN_V3"]) == plugin
+    assert engine.bytes
+    assert engine.outputs == [(-1 if dynamic else 2, 3, 48)]
 
 
 def test_rtx_builds_centrality_pool_without_its_optional_output(build, built) -> None:

@@ -17,7 +17,7 @@ public:
 
     static OpSpec const& spec() {
         static OpSpec const kSpec{"CentralityPool",
-            {{"eps", PluginFieldType::kFLOAT32, 0, 1}, {"plugin_outputs", PluginFieldType::kINT32, 2, 3, false, true}},
+            {{"eps", PluginFieldType::kFLOAT32, 0, 1}, {"plugin_outputs", PluginFieldType::kINT32, 2, 3, false, 3}},
                 {3, 3, 2}, 3};
         return kSpec;
     }

@@ -9,8 +9,13 @@ Four kernels, all deterministic (no atomics):
 
 S v is kept in float32 between hops, so a hop only needs S times the previous y: the y that is rounded to the I/O
 type is the one that would be the answer were the series cut there, and never overflows sooner than the answer does.
+Where only the first `rows` tokens are asked for, the last hop computes the blocks of queries that hold them; with one
+hop that is `attend`, compiled again as `attend_cut`, whose other blocks only sum squares.
 Tokens lie `width = 3 H D` apart in qkv and `H D` apart in y, u; every index into a tensor is 64 bit.
 """
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import triton
 import triton.language as tl
@@ -72,10 +77,13 @@ def affinity(q, k):
 
 @triton.jit
 def attend(
-    qkv, bounds, u, squares, tokens, heads, head_dim, bound_blocks,
-    SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    qkv, bounds, u, squares, tokens, rows, heads, head_dim, bound_blocks,
+    CUT: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """u = relu(q k^T / D) v, float32 [B, N, H D]; squares[b h, block] = sum of S^2; grid (B H ceil(N / BLOCK_M))."""
+    """u = the first rows of relu(q k^T / D) v, float32 [B, rows, H D]; squares[b h, block] = sum of S^2, all its rows.
+
+    Without CUT rows is N. Grid (B H ceil(N / BLOCK_M)).
+    """
     blocks = tl.cdiv(tokens, BLOCK_M)
     pid = tl.program_id(0)
     first = (pid % blocks) * BLOCK_M
@@ -89,29 +97,38 @@ def attend(
         shift = row_shift(q, bounds + group * bound_blocks, bound_blocks, 128)
         q = (q.to(tl.float32) * shift[:, None]).to(q.dtype)
         unit = unit / shift
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
-    for start in range(0, tokens, BLOCK_N):
-        k = load_rows(base + heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
-        s = affinity(q, k)
-        total += tl.sum(s * s, 1)
-        v = load_rows(base + 2 * heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
-        acc = product(s.to(v.dtype), v, acc)
+    if not CUT or first < rows:
+        acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        for start in range(0, tokens, BLOCK_N):
+            k = load_rows(base + heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+            s = affinity(q, k)
+            total += tl.sum(s * s, 1)
+            v = load_rows(base + 2 * heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+            acc = product(s.to(v.dtype), v, acc)
+        m = first + tl.arange(0, BLOCK_M)
+        d = tl.arange(0, BLOCK_D)
+        inside = (m < rows)[:, None] & (d < head_dim)[None, :]
+        out = u + (group // heads).to(tl.int64) * rows * heads * head_dim + head * head_dim
+        tl.store(out + m.to(tl.int64)[:, None] * (heads * head_dim) + d[None, :], acc * unit[:, None], mask=inside)
+    else:
+        for start in range(0, tokens, BLOCK_N):
+            k = load_rows(base + heads * head_dim, start, tokens, width, head_dim, BLOCK_N, BLOCK_D)
+            s = affinity(q, k)
+            total += tl.sum(s * s, 1)
     tl.store(squares + pid, tl.sum(total * unit * unit, 0))
-    m = first + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, BLOCK_D)
-    inside = (m < tokens)[:, None] & (d < head_dim)[None, :]
-    out = u + (group // heads).to(tl.int64) * tokens * heads * head_dim + head * head_dim
-    tl.store(out + m.to(tl.int64)[:, None] * (heads * head_dim) + d[None, :], acc * unit[:, None], mask=inside)
 
 
 @triton.jit
 def normalise(
-    u, squares, scales, y, tokens, heads, head_dim, square_blocks, rho, eps,
+    u, squares, scales, y, rows, heads, head_dim, square_blocks, rho, eps,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """scales[b h] = rho / (||S||_F + eps), float32; y = scale u in the I/O type; grid (B H ceil(N / BLOCK_T))."""
-    blocks = tl.cdiv(tokens, BLOCK_T)
+    """scales[b h] = rho / (||S||_F + eps), float32; y = scale u, [B, rows, H D] in the I/O type.
+
+    Grid (B H ceil(rows / BLOCK_T)).
+    """
+    blocks = tl.cdiv(rows, BLOCK_T)
     pid = tl.program_id(0)
     group = pid // blocks
     sums = tl.zeros((256,), tl.float32)
@@ -123,19 +140,22 @@ def normalise(
         tl.store(scales + group, scale)
     t = (pid % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
-    inside = (t < tokens)[:, None] & (d < head_dim)[None, :]
+    inside = (t < rows)[:, None] & (d < head_dim)[None, :]
     width = heads * head_dim
-    at = ((group // heads).to(tl.int64) * tokens + t)[:, None] * width + (group % heads) * head_dim + d[None, :]
+    at = ((group // heads).to(tl.int64) * rows + t)[:, None] * width + (group % heads) * head_dim + d[None, :]
     tl.store(y + at, (scale * tl.load(u + at, mask=inside, other=0.0)).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def hop(
-    qkv, bounds, u, scales, previous, y, tokens, heads, head_dim, bound_blocks,
+    qkv, bounds, u, scales, previous, y, tokens, rows, heads, head_dim, bound_blocks,
     SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """y = scale (u + S previous), previous and y [B, N, H D] in the I/O type; grid (B H ceil(N / BLOCK_M))."""
-    blocks = tl.cdiv(tokens, BLOCK_M)
+    """y = the first rows of scale (u + S previous), [B, rows, H D] as previous [B, N, H D] in the I/O type.
+
+    Grid (B H ceil(rows / BLOCK_M)).
+    """
+    blocks = tl.cdiv(rows, BLOCK_M)
     pid = tl.program_id(0)
     first = (pid % blocks) * BLOCK_M
     group = pid // blocks
@@ -157,10 +177,11 @@ def hop(
         acc = product(s.to(z.dtype), z, acc)
     m = first + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)
-    inside = (m < tokens)[:, None] & (d < head_dim)[None, :]
+    inside = (m < rows)[:, None] & (d < head_dim)[None, :]
     at = at_head + m.to(tl.int64)[:, None] * (heads * head_dim) + d[None, :]
     sum_v = tl.load(u + at, mask=inside, other=0.0)
     scale = tl.load(scales + group)
+    y += (group // heads).to(tl.int64) * (rows - tokens) * heads * head_dim  # `at` counts `tokens` rows a batch
     tl.store(y + at, (scale * (sum_v + acc * unit[:, None])).to(y.dtype.element_ty), mask=inside)
 
 
@@ -186,7 +207,22 @@ def _tiles(dtype: str, sm: int) -> dict[int, Tile]:
     }
 
 
+def _attend_tiles(cut: bool) -> Callable[[str, int], Mapping[int, Tile]]:
+    """Two loops in one kernel take more registers: the widest float32 tile would spill on SM 80."""
+
+    def tiles(dtype: str, sm: int) -> Mapping[int, Tile]:
+        found = {
+            limit: replace(tile, constants={"CUT": cut, **tile.constants}) for limit, tile in _tiles(dtype, sm).items()
+        }
+        if cut and dtype == "fp32" and sm != 90:
+            found[128] = replace(found[128], constants={**found[128].constants, "BLOCK_N": 16})
+        return found
+
+    return tiles
+
+
 _SIZES = dict.fromkeys(("tokens", "heads", "head_dim"), "i32")
+_CUT_SIZES = dict.fromkeys(("tokens", "rows", "heads", "head_dim"), "i32")
 
 KERNELS = (
     Kernel(
@@ -197,20 +233,23 @@ KERNELS = (
         {"head_dim": 8},
         ("fp16",),
     ),
-    Kernel(
-        "attend",
-        attend,
-        {"qkv": "*T", "bounds": "*fp32", "u": "*fp32", "squares": "*fp32"} | _SIZES | {"bound_blocks": "i32"},
-        _tiles,
-        {"head_dim": 8},
-        product=True,
+    *(
+        Kernel(
+            name,
+            attend,
+            {"qkv": "*T", "bounds": "*fp32", "u": "*fp32", "squares": "*fp32"} | _CUT_SIZES | {"bound_blocks": "i32"},
+            _attend_tiles(cut),
+            {"head_dim": 8},
+            product=True,
+        )
+        for name, cut in (("attend", False), ("attend_cut", True))
     ),
     Kernel(
         "normalise",
         normalise,
         {"u": "*fp32", "squares": "*fp32", "scales": "*fp32", "y": "*T"}
-        | _SIZES
-        | {"square_blocks": "i32", "rho": "fp32", "eps": "fp32"},
+        | dict.fromkeys(("rows", "heads", "head_dim", "square_blocks"), "i32")
+        | {"rho": "fp32", "eps": "fp32"},
         same_for_all(BLOCK_T=64, BLOCK_D=128),
         {"head_dim": 8},
     ),
@@ -218,7 +257,7 @@ KERNELS = (
         "hop",
         hop,
         {"qkv": "*T", "bounds": "*fp32", "u": "*fp32", "scales": "*fp32", "previous": "*T", "y": "*T"}
-        | _SIZES
+        | _CUT_SIZES
         | {"bound_blocks": "i32"},
         _tiles,
         {"head_dim": 8},
