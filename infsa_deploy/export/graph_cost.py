@@ -56,10 +56,9 @@ def _node_flops(node: ir.Node, sizes: Sizes) -> int:
 def bound_op(node: ir.Node, sizes: Sizes) -> tuple[Op, dict[str, int], dict[str, float]]:
     """The op of a custom node, the sizes of its axes by name, and its attributes."""
     op = next(op for op in OPS if op.contract.name == node.op_type)
-    attributes = {
-        spec.name: spec.default if spec.name not in node.attributes else node.attributes[spec.name].value
-        for spec in op.contract.attributes
-    }
+    specs = op.contract.attributes
+    attributes = {spec.name: spec.default for spec in specs if spec.default is not None}
+    attributes |= {spec.name: node.attributes[spec.name].value for spec in specs if spec.name in node.attributes}
     inputs = zip(op.contract.inputs, node.inputs, strict=True)
     shapes = {spec.name: static_shape(value, sizes) for spec, value in inputs}
     heads = int(attributes.get("heads") or shapes["u"][1])

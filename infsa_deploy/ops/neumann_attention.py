@@ -95,7 +95,7 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float, rows: i
     q = op.Div(q, D)
     asked = op.Reshape(op.Constant(value_int=rows), one)
     cut = op.Greater(asked, op.Constant(value_ints=[0]))
-    kept = op.Where(cut, asked, tokens)  # [1], rows of y
+    kept = op.Where(cut, op.Min(asked, tokens), tokens)  # [1], rows of y
     token_axis = op.Constant(value_ints=[2])
     elements = op.Div(op.Mul(op.Size(q), tokens), channels)  # of S: B H N N
     small = op.LessOrEqual(elements, op.Constant(value_ints=[WHOLE_ELEMENTS]))
@@ -119,7 +119,6 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float, rows: i
         fit = op.Max(op.Div(op.Constant(value_ints=[TILE_ELEMENTS]), tokens), least)  # rows of a tile
         tiles = op.Div(op.Sub(op.Add(kept, fit), one), fit)  # T
         tile_rows = op.Div(op.Sub(op.Add(kept, tiles), one), tiles)  # R
-        missing = op.Sub(op.Mul(tiles, tile_rows), kept)  # rows of zeros: they add nothing to the norm
         others = op.Max(op.Sub(tokens, kept), one)  # rows that only the norm needs, or one of zeros
         other_tiles = op.Div(op.Sub(op.Add(others, fit), one), fit)
         other_tile_rows = op.Div(op.Sub(op.Add(others, other_tiles), one), other_tiles)
@@ -149,8 +148,9 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float, rows: i
         by_head = op.Concat(op.Constant(value_ints=[-1]), tokens, channels, axis=0)  # B*H N D
         zero = op.Constant(value_ints=[0])
         q_heads = op.Reshape(q, by_head)
-        q_first = op.Pad(op.Slice(q_heads, zero, kept, one), op.Concat(zero, missing, axis=0), None, one)
-        q_other = op.Pad(op.Slice(q_heads, kept, tokens, one), op.Concat(zero, other_missing, axis=0), None, one)
+        after = op.Sub(op.Mul(tiles, tile_rows), tokens)  # a negative pad takes rows away
+        q_first = op.Pad(q_heads, op.Concat(zero, after, axis=0), None, one)
+        q_other = op.Pad(q_heads, op.Concat(op.Neg(kept), other_missing, axis=0), None, one)
         u_heads, squares_heads = op.Scan(
             q_first, q_other, op.Reshape(k, by_head), op.Reshape(v, by_head), body=of_head, num_scan_inputs=4
         )  # B*H T R D and B*H
@@ -158,8 +158,9 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float, rows: i
         u = op.Slice(op.Reshape(u_heads, padded), zero, kept, token_axis)
         norms = op.Reshape(op.Sqrt(squares_heads), op.Concat(op.Shape(q, end=2), one, one, axis=0))
         y = op.Mul(op.Div(op.Constant(value_float=rho), op.Add(norms, op.Constant(value_float=eps))), u)
-    # All sizes spelled out: more rows than tokens fail here.
-    merged_shape = op.Concat(op.Shape(q, end=1), kept, op.Mul(heads_1d, channels), axis=0)
+    # All sizes spelled out, so that more rows than tokens fail here.
+    asked_rows = op.Where(cut, asked, tokens)
+    merged_shape = op.Concat(op.Shape(q, end=1), asked_rows, op.Mul(heads_1d, channels), axis=0)
     merged = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), merged_shape)
     return op.CastLike(merged, qkv)
 
