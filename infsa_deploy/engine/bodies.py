@@ -2,7 +2,8 @@
 
 TensorRT's parser takes function bodies, but not a Loop without a condition, as the Neumann series has, and tiles made
 for a CPU's cache would be loops on a GPU.
-1. An If in a body gives way to its first branch: the whole computation, which the other branch does in tiles.
+1. An If in a body gives way to its first branch, which is the general one: the whole computation, which the other
+   branch does in tiles; a slice, which the other branch knows to be all.
 2. Calls of model-local functions are inlined.
 3. A Loop with a constant count, no condition and no stacked outputs is unrolled; a count of 0 leaves its inputs.
 """
@@ -47,7 +48,10 @@ def _without_branches(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
             continue
         branch = next(attribute.g for attribute in node.attribute if attribute.name == "then_branch")
         results = zip(branch.output, node.output, strict=True)
-        kept += [*branch.node, *(onnx.helper.make_node("Identity", [a.name], [b]) for a, b in results)]
+        kept += [
+            *_without_branches(branch.node),
+            *(onnx.helper.make_node("Identity", [a.name], [b]) for a, b in results),
+        ]
         conditions.add(node.input[0])
     return _without_makers_of(conditions, kept)
 

@@ -109,7 +109,7 @@ def NeumannAttention(qkv, heads: int, rho: float, hops: int, eps: float, rows: i
         more = op.Sub(op.Constant(value_int=hops), op.Constant(value_int=1))
         for _ in range(more):
             z = op.Add(v, op.Mul(scale, op.MatMul(S, z)))
-        if op.Squeeze(cut):
+        if op.Squeeze(cut):  # without a cut the slice would be a copy of S
             u = op.MatMul(op.Slice(S, op.Constant(value_ints=[0]), kept, token_axis), z)
         else:
             u = op.MatMul(S, z)

@@ -27,7 +27,7 @@ def test_forms(variant, tiny, rng, tmp_path):
     for form, options in FORMS.items():
         export_reference(reference, path, ExportConfig(**options), calibration=images)
         found[form] = summarise(path)
-    N, E, rows, columns = 7, 24, 2, 3
+    E, rows, columns = 24, 2, 3
     positions = 2 * rows * columns * (rows + columns) * E  # interpolated in the graph, an axis at a time
     for form, options in FORMS.items():
         extra = positions if options.get("dynamic_size") else 0
@@ -35,8 +35,8 @@ def test_forms(variant, tiny, rng, tmp_path):
     gain = found["reference"].flops - found["plain"].flops
     if variant == "linear":
         assert gain > 0
-    else:  # in pure's formula the last product S v is hoisted to one row too, which the op computes whole
-        assert gain == {"softmax": 0, "pure": -2 * N * (N - 1) * E}[variant]
+    else:  # in pure's formula the last product S v is hoisted to one row too
+        assert gain == 0
     assert all(sum(summary.bytes_moved.values()) > summary.weights_bytes for summary in found.values())
     assert found["fp16"].weights_bytes < found["plain"].weights_bytes * 0.55
 
