@@ -135,7 +135,7 @@ def normalise(
     for start in range(0, square_blocks, 256):
         i = start + tl.arange(0, 256)
         sums += tl.load(squares + group * square_blocks + i, mask=i < square_blocks, other=0.0)
-    scale = rho / (tl.sqrt(tl.sum(sums, 0)) + eps)
+    scale = tl.div_rn(rho, tl.sqrt_rn(tl.sum(sums, 0)) + eps)
     if pid % blocks == 0:
         tl.store(scales + group, scale)
     t = (pid % blocks) * BLOCK_T + tl.arange(0, BLOCK_T)
