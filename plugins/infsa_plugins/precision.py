@@ -12,12 +12,9 @@ def product(a, b, acc):
     parts ("tf32x3") still lose up to 8 times the rounding of a float32 product. "bf16x6" cuts each into three bfloat16
     parts, 24 bits, and drops only products below 2^-26: as exact as float32, for the tensor-core time of tf32x3 and
     three quarters of its registers. "ieee" would leave the tensor cores idle.
-    Tensor cores cut their sums off where float32 addition rounds, an error that grows with every product added: at
-    N = 331776 it was 5.5 times eager's. So a float32 tile is added to `acc` outside of them; the fused multiply-add
-    keeps the compiler from moving that addition back in.
     """
     if a.dtype == tl.float32:
-        return tl.fma(tl.dot(a, b, input_precision="bf16x6"), 1.0, acc)
+        return tl.dot(a, b, acc, input_precision="bf16x6")
     return tl.dot(a, b, acc)
 
 
