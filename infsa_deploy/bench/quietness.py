@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from infsa_deploy.runtime.cores import usable_cores
+
+WATCHED_S = 1.0
 STAT = Path("/proc/stat")
 FIELDS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guest time, which follows, is in user already
 IDLE = slice(3, 5)
@@ -44,3 +48,15 @@ def others_share(before: CpuTimes | None, after: CpuTimes | None) -> tuple[float
         return None, f"the CPU counters of {STAT} do not move"
     others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     return max(0.0, others) / (after.total_s - before.total_s), None
+
+
+def free_cores() -> int:
+    """Cores that this process may use and others leave idle, watched for a second; 1 at least.
+
+    On a core that is shared, a thread holds up all that wait for it: runtimes that cut work into equal parts lose more
+    by it than those that hand out small ones, and their ratio moves.
+    """
+    before = cpu_times()
+    time.sleep(WATCHED_S)
+    share, _ = others_share(before, cpu_times())
+    return max(1, usable_cores() - round((share or 0.0) * (os.cpu_count() or 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class Request:
         predict: devices of `datasheets` to give floors for.
         output: the results file.
         command: what was typed, for the record.
+        threads_asked: whether the number of threads was; if not, a run that continues a file takes that file's.
     """
 
     files: tuple[Path, ...]
@@ -51,6 +52,7 @@ class Request:
     predict: tuple[str, ...]
     output: Path
     command: str
+    threads_asked: bool = True
 
 
 def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Results:
@@ -66,6 +68,7 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
     for device in request.predict:
         datasheet(device)
     machine = this_machine()
+    request = _with_threads_of_file(request)
     known = _known(request, machine)
     plans = _plans(request, progress)
     missing = [plan for plan in plans if not _measured(plan, known)]
@@ -91,6 +94,13 @@ def failures(cells: Sequence[Cell]) -> list[str]:
         for row in cell.rows
         if row.status == FAILED
     ]
+
+
+def _with_threads_of_file(request: Request) -> Request:
+    runs = results_file.read([request.output]).runs if request.output.exists() else ()
+    if request.threads_asked or not runs:
+        return request
+    return replace(request, settings=replace(request.settings, threads=runs[-1].settings.threads))
 
 
 def _known(request: Request, machine: Machine) -> Results:

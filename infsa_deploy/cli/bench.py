@@ -48,12 +48,13 @@ def command(
     typed = shlex.join(["infsa-deploy", *sys.argv[1:]])
     sizes += sweep_sizes(sweep) if sweep else ()
     settings = settings_for(threads, device, quick=quick, energy=not no_energy)
-    request = Request(sizes=sizes, settings=settings, quick=quick, command=typed, **asked)
+    asked |= {"sizes": sizes, "quick": quick, "command": typed, "threads_asked": threads is not None}
+    request = Request(settings=settings, **asked)
     with bench_progress() as progress:
         results = run_bench(request, progress)
     if as_json:
         click.echo(to_json(list(results.cells)))
     else:
-        print_cells(results.cells)
+        print_cells(results)
     if broken := failures(results.cells):
         raise DeployError("some points failed.", "; ".join(broken), f"the others are in {request.output}.")

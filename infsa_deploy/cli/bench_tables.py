@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infsa_deploy.measurements import OK, Cell, Row
+from infsa_deploy.results_file import Results
 from infsa_deploy.sizes import format_bytes
 
 
@@ -27,10 +28,13 @@ def bench_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def print_cells(cells: Sequence[Cell]) -> None:
-    """The table of each."""
-    for cell in cells:
-        Console().print(cells_table(cell))
+def print_cells(results: Results) -> None:
+    """The table of each, and how many threads they ran on."""
+    console = Console()
+    for cell in results.cells:
+        console.print(cells_table(cell))
+    run = results.runs[-1]
+    console.print(f"threads: {run.settings.threads}, on {run.machine.cores} cores")
 
 
 def cells_table(cell: Cell) -> Table:

@@ -36,3 +36,13 @@ def test_idle_and_waiting_are_not_busy(tmp_path, monkeypatch):
     found = cpu_times()
     assert (found.total_s, found.busy_s) == (117.0, 27.0)
     assert found.own_s > 0
+
+
+@pytest.mark.parametrize(("busy_s", "free"), [(0.0, 4), (0.4, 4), (1.1, 3), (4.0, 1)])
+def test_busy_cores_are_not_free(busy_s, free, monkeypatch):
+    counters = iter([CpuTimes(100.0, 50.0, 1.0), CpuTimes(104.0, 50.0 + busy_s, 1.0)])
+    monkeypatch.setattr(quietness, "cpu_times", lambda: next(counters))
+    monkeypatch.setattr(quietness, "usable_cores", lambda: 4)
+    monkeypatch.setattr(quietness.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(quietness, "WATCHED_S", 0.0)
+    assert quietness.free_cores() == free

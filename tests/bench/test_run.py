@@ -133,6 +133,14 @@ def test_other_settings_do_not_mix(measured, artefact):
         run_bench(request(output, [artefact], settings=replace(SETTINGS, rounds=3)), ignore)
 
 
+def test_a_run_that_names_no_threads_goes_on_with_those_of_the_file(measured, artefact):
+    output, results = measured
+    more = replace(SETTINGS, threads=SETTINGS.threads + 1)
+    assert run_bench(request(output, [artefact], settings=more, threads_asked=False), ignore).cells == results.cells
+    with pytest.raises(UsageError, match="other settings"):
+        run_bench(request(output, [artefact], settings=more), ignore)
+
+
 def test_what_cannot_fit_is_refused_with_the_numbers(artefact, tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "available_bytes", lambda: 20_000)
     rows = rows_of(run_bench(request(tmp_path / "results.jsonl", [artefact]), ignore))
