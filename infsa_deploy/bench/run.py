@@ -68,8 +68,9 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
     for device in request.predict:
         datasheet(device)
     machine = this_machine()
-    request = _with_threads_of_file(request)
-    known = _known(request, machine)
+    known = _known(request)
+    request = _with_threads_of_file(request, known)
+    _check_continues(request, known, machine)
     plans = _plans(request, progress)
     missing = [plan for plan in plans if not _measured(plan, known)]
     if missing:
@@ -96,18 +97,18 @@ def failures(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _with_threads_of_file(request: Request) -> Request:
-    runs = results_file.read([request.output]).runs if request.output.exists() else ()
-    if request.threads_asked or not runs:
-        return request
-    return replace(request, settings=replace(request.settings, threads=runs[-1].settings.threads))
-
-
-def _known(request: Request, machine: Machine) -> Results:
+def _known(request: Request) -> Results:
     check_target(request.output)
-    if not request.output.exists():
-        return Results((), (), (), ())
-    known = results_file.read([request.output])
+    return results_file.read([request.output]) if request.output.exists() else Results((), (), (), ())
+
+
+def _with_threads_of_file(request: Request, known: Results) -> Request:
+    if request.threads_asked or not known.runs:
+        return request
+    return replace(request, settings=replace(request.settings, threads=known.runs[-1].settings.threads))
+
+
+def _check_continues(request: Request, known: Results, machine: Machine) -> None:
     for run in known.runs:
         if run.machine.summary != machine.summary:
             raise UsageError(
@@ -119,7 +120,6 @@ def _known(request: Request, machine: Machine) -> Results:
                 f"it has {run.settings}; this run has {request.settings}.",
                 "give the same options to continue, or another file with -o.",
             )
-    return known
 
 
 def _plans(request: Request, progress: Callable[[str, int, int], None]) -> list[CellPlan]:

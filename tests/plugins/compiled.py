@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-SCALARS = {"i32": C.c_int32, "fp32": C.c_float}
+from tests.plugins.harness import SCALARS
+
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 DEFAULT_SHARED_BYTES = 48 * 1024
 SCRATCH_POINTERS = 2  # that Triton appends to a kernel's own parameters
