@@ -12,6 +12,7 @@ import tempfile
 import time
 from typing import Any
 
+from infsa_deploy.bench.memory import resident_bytes
 from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -62,6 +63,11 @@ class Child:
         if "ended" in answer:
             raise PointEnded(*answer["ended"])
         return answer["result"]
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process holds now; 0 where that cannot be told."""
+        return resident_bytes(self._process.pid) or 0
 
     def close(self) -> None:
         """End the process, whatever it is doing."""

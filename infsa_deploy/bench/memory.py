@@ -29,8 +29,12 @@ def peak_bytes(device: str) -> int | None:
     if device == "cuda":
         cuda = _torch_cuda()
         return int(cuda.max_memory_allocated()) if cuda else None
-    match = re.search(r"^VmHWM:\s+(\d+) kB", _text(Path("/proc/self/status")), re.M)
-    return int(match[1]) * 1024 if match else None
+    return _status_bytes("self", "VmHWM")
+
+
+def resident_bytes(process: int) -> int | None:
+    """What a process holds in memory now."""
+    return _status_bytes(process, "VmRSS")
 
 
 def forget_peak(device: str) -> None:
@@ -66,8 +70,10 @@ def _torch_cuda() -> Any:
     return torch.cuda if torch and torch.cuda.is_initialized() else None
 
 
-def _text(path: Path) -> str:
+def _status_bytes(process: int | str, field: str) -> int | None:
     try:
-        return path.read_text()
+        status = Path(f"/proc/{process}/status").read_text()
     except OSError:
-        return ""
+        return None
+    match = re.search(rf"^{field}:\s+(\d+) kB", status, re.M)
+    return int(match[1]) * 1024 if match else None

@@ -16,38 +16,43 @@ NO_ENERGY = EnergySource(None, None, None, "no counter")
 class Machine:
     """Stands in for memory and for processes, and writes down who does what."""
 
-    def __init__(self, memory: int, peak: int, call_s: float = 0.1) -> None:
-        self.memory, self.peak, self.call_s = memory, peak, call_s
+    def __init__(self, memory: int, peak: int, call_s: float = 0.1, **peaks: int) -> None:
+        self.memory, self.peak, self.call_s, self.peaks = memory, peak, call_s, peaks
         self.log: list[str] = []
-        self.loaded = 0
+        self.loaded: list[Child] = []
 
     def available_bytes(self) -> int:
-        return self.memory - self.loaded * self.peak
+        return self.memory - sum(child.resident_bytes for child in self.loaded)
 
     def child(self, threads: int, limit_s: float) -> Child:
         return Child(self)
 
+    def opened(self) -> list[str]:
+        return [line.removeprefix("open ") for line in self.log if line.startswith("open")]
+
 
 class Child:
     def __init__(self, machine: Machine) -> None:
-        self._machine, self._name = machine, ""
+        self._machine, self._name, self.resident_bytes = machine, "", machine.peak
+        machine.loaded.append(self)
 
     def ask(self, do: str, **arguments):
         if do == "open":
             self._name = arguments["opening"]["name"]
-            self._machine.loaded += 1
+            self.resident_bytes = self._machine.peaks.get(self._name, self._machine.peak)
             if self._name == "breaks":
                 raise PointEnded(OUT_OF_MEMORY, "an allocation failed")
         self._machine.log.append(f"{do} {self._name}")
+        call_s = 60.0 if self._name == "slow" else self._machine.call_s
         answers = {
             "open": "eager",
-            "warm up": {"calls": 3, "stable": True, "call_s": self._machine.call_s, "logits": [1.0]},
-            "turn": {"times_ms": [5.0], "peak_bytes": self._machine.peak},
+            "warm up": {"calls": 3, "stable": True, "call_s": call_s, "logits": [1.0]},
+            "turn": {"times_ms": [5.0], "peak_bytes": self.resident_bytes},
         }
         return answers[do]
 
     def close(self) -> None:
-        self._machine.loaded -= 1
+        self._machine.loaded.remove(self)
         self._machine.log.append(f"close {self._name}")
 
 
@@ -69,17 +74,25 @@ def test_rounds_start_with_another_contender_each(run):
     entries, turns = run(machine, "a b c")
     assert "".join(turns) == "abc" + "bca" + "cab"
     assert all(len(entry.rounds) == 3 for entry in entries)
-    assert sum(line.startswith("open") for line in machine.log) == 3
-    assert machine.loaded == 0
+    assert machine.opened() == ["a", "b", "c"]
+    assert not machine.loaded
+
+
+@pytest.mark.parametrize(("largest", "opened"), [(30, "abc"), (40, "abcbcb")])
+def test_half_of_the_memory_is_spared_by_closing_those_that_hold_most(largest, opened, run):
+    machine = Machine(memory=100, peak=10, b=largest)
+    _, turns = run(machine, "a b c")
+    assert "".join(turns) == "abcbcacab"
+    assert "".join(machine.opened()) == opened
 
 
 def test_without_room_for_all_processes_are_closed_and_opened_again(run):
     machine = Machine(memory=25, peak=10)
     entries, turns = run(machine, "a b c")
     assert "".join(turns) == "abcbcacab"
-    assert sum(line.startswith("open") for line in machine.log) > 3
+    assert len(machine.opened()) > 3
     assert all(entry.ended is None for entry in entries)
-    assert machine.loaded == 0
+    assert not machine.loaded
 
 
 def test_one_that_ends_leaves_the_others_alone(run):
@@ -100,6 +113,12 @@ def test_one_that_fits_nowhere_is_out_of_memory_with_the_numbers(run):
 def test_slow_contenders_have_fewer_rounds(call_s, rounds, run):
     entries, _ = run(Machine(memory=1000, peak=10, call_s=call_s), "a b", rounds=12)
     assert [len(entry.rounds) for entry in entries] == [rounds, rounds]
+
+
+def test_one_that_has_had_its_rounds_waits_no_longer(run):
+    machine = Machine(memory=1000, peak=10)
+    run(machine, "slow b", rounds=4)
+    assert machine.log[-4:] == ["close slow", "turn b", "turn b", "close b"]
 
 
 def test_no_energy_counter_is_a_reason(run):
