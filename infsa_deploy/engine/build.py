@@ -171,6 +171,7 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
         targets=targets,
         library=library,
         plugins=onnx_file.plugins,
+        attributes=onnx_file.attributes,
         kept_fp32=frozenset(origin.kept_fp32),
         ranges=ranges,
         config=config,

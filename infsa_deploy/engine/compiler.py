@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.flavor import Flavor
 from infsa_deploy.engine.listeners import Messages, make_logger, make_monitor
 from infsa_deploy.engine.network import NetworkFacts, network_inputs, read_network
-from infsa_deploy.engine.proof import check_creators, check_plugins, check_precision
+from infsa_deploy.engine.proof import check_creators, check_fields, check_plugins, check_precision
 from infsa_deploy.engine.shapes import ShapeRange
 from infsa_deploy.errors import BuildError, HostError, ModelError
 
@@ -31,6 +31,7 @@ class Request:
         targets: architectures, for a flavour that builds ahead of time.
         library: the plugin library, or None to build from the function bodies.
         plugins: number of custom nodes by `namespace::op::version`.
+        attributes: names of the attributes that those nodes carry for their plugin, likewise.
         kept_fp32: names of the nodes left in fp32 although another type was asked.
         ranges: shapes by input.
         timing_cache: contents of the timing cache, or None for no cache.
@@ -42,6 +43,7 @@ class Request:
     targets: tuple[str, ...]
     library: Path | None
     plugins: Mapping[str, int]
+    attributes: Mapping[str, Collection[str]]
     kept_fp32: frozenset[str]
     ranges: Mapping[str, ShapeRange]
     config: EngineConfig
@@ -127,8 +129,10 @@ def _load_plugins(builder: Any, request: Request) -> None:
             "it is not a plugin library for this version, or needs a library that is missing; see the log.",
             f"ldd {library}",
         )
-    creators = {f"{c.plugin_namespace}::{c.name}::{c.plugin_version}" for c in registry.all_creators}
+    creators = {f"{c.plugin_namespace}::{c.name}::{c.plugin_version}": c for c in registry.all_creators}
     check_creators(request.plugins, creators, library)
+    fields = {plugin: [field.name for field in creators[plugin].field_names] for plugin in request.plugins}
+    check_fields(request.attributes, fields, library)
 
 
 def _parse(trt: Any, builder: Any, logger: Any, request: Request, send: Callable[[str, Any], None]) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "infsa"
 PLUGIN_KEYS = ("plugin_namespace", "plugin_version")
+PARSER_KEYS = frozenset({*PLUGIN_KEYS, "tensorrt_plugin_shape_input_indices"})  # not for the plugin
 DYNAMIC_INT8 = frozenset({"DynamicQuantizeLinear", "MatMulInteger"})
 
 Axes = tuple[int | str, ...]
@@ -29,6 +31,7 @@ class OnnxFile:
     Attributes:
         inputs: axes of each graph input that is no weight: a size, or a name where it is free.
         plugins: number of custom nodes by the plugin they name, `namespace::op::version`.
+        attributes: names of the attributes that those nodes carry for their plugin, likewise.
         ops: names of the operators of the main graph.
         weights_bytes: size of all weights, external ones included.
         metadata: what infsa-deploy wrote into it, or None for a file from elsewhere.
@@ -37,6 +40,7 @@ class OnnxFile:
     path: Path
     inputs: dict[str, Axes]
     plugins: Counter[str]
+    attributes: dict[str, set[str]]
     ops: frozenset[str]
     weights_bytes: int
     metadata: ModelMetadata | None
@@ -54,11 +58,13 @@ def read_onnx(path: Path) -> OnnxFile:
         raise ModelError(f"{path} is no ONNX model, or a truncated one.", reason, "export it again.") from error
     if not proto.graph.node:
         raise ModelError(f"{path} is no ONNX model, or an empty one.", "it has no nodes.", "export it again.")
+    custom = [node for node in proto.graph.node if node.domain == DOMAIN]
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     return OnnxFile(
         path=path,
         inputs=_inputs(proto.graph),
-        plugins=Counter(_plugin(node) for node in proto.graph.node if node.domain == DOMAIN),
+        plugins=Counter(map(_plugin, custom)),
+        attributes=_attributes(custom),
         ops=frozenset(node.op_type for node in proto.graph.node),
         weights_bytes=sum(_tensor_bytes(tensor) for tensor in proto.graph.initializer),
         metadata=read_metadata(properties, path) if METADATA_KEY in properties else None,
@@ -100,6 +106,15 @@ def _plugin(node: onnx.NodeProto) -> str:
     texts = {attribute.name: attribute.s.decode() for attribute in node.attribute}
     namespace, version = (texts.get(key, "") for key in PLUGIN_KEYS)
     return f"{namespace}::{node.op_type}::{version}"
+
+
+def _attributes(nodes: Iterable[onnx.NodeProto]) -> dict[str, set[str]]:
+    """Names by plugin, but for those that TensorRT's parser reads itself."""
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        names = {attribute.name for attribute in node.attribute}
+        found.setdefault(_plugin(node), set()).update(names - PARSER_KEYS)
+    return found
 
 
 def _tensor_bytes(tensor: onnx.TensorProto) -> int:

@@ -38,6 +38,27 @@ def check_creators(expected: Mapping[str, int], creators: Collection[str], libra
     raise BuildError(f"{nodes} of {sum(expected.values())} infsa nodes find no plugin in {library.name}.", why, fix)
 
 
+def check_fields(carried: Mapping[str, Collection[str]], fields: Mapping[str, Collection[str]], library: Path) -> None:
+    """Raise BuildError unless each attribute that the model's nodes carry is a field of their plugin's creator.
+
+    TensorRT asks a creator for the names of its fields and silently leaves out a node's other attributes: a library
+    older than the export would compute something else.
+
+    Args:
+        carried: names of attributes by `namespace::op::version`.
+        fields: those that the creator in `library` names, likewise.
+    """
+    unknown = {plugin: sorted(set(names) - set(fields[plugin])) for plugin, names in carried.items()}
+    lost = [f"{name} of {plugin.split('::')[1]}" for plugin, names in unknown.items() for name in names]
+    known = [f"{plugin.split('::')[1]} has {', '.join(fields[plugin])}" for plugin, names in unknown.items() if names]
+    if lost:
+        raise BuildError(
+            f"{library.name} does not know {', '.join(lost)}.",
+            f"its {'; '.join(known)}. TensorRT leaves other attributes out; the plugin would compute something else.",
+            "use the plugin library of the infsa-deploy that exported the model, or take --plugins off.",
+        )
+
+
 def check_plugins(expected: Mapping[str, int], found: Mapping[str, int], place: str) -> None:
     """Raise BuildError unless each infsa node became one plugin layer; `place` names what was read."""
     if Counter(expected) != Counter(found):

@@ -1,5 +1,6 @@
 // A stand-in for the plugin library: the three ops by name, with the right output shapes and types, and an enqueue
-// that does nothing. PLUGIN_NAMESPACE and PLUGIN_VERSION may be set to what no model asks for.
+// that does nothing. PLUGIN_NAMESPACE and PLUGIN_VERSION may be set to what no model asks for, and WITHOUT_ROWS leaves
+// out a field that models carry, as a library older than them would.
 #include <NvInferRuntime.h>
 #include <NvInferRuntimePlugin.h>
 
@@ -124,9 +125,13 @@ PluginField real(char const* name) { return PluginField(name, nullptr, PluginFie
 
 extern "C" void setLoggerFinder(ILoggerFinder*) {}
 extern "C" IPluginCreatorInterface* const* getCreators(int32_t& count) {
-    static Creator neumann("NeumannAttention", {integer("heads"), real("rho"), integer("hops"), real("eps"), integer("rows")});
+    std::vector<PluginField> fields{integer("heads"), real("rho"), integer("hops"), real("eps")};
+#ifndef WITHOUT_ROWS
+    fields.push_back(integer("rows"));
+#endif
+    static Creator neumann("NeumannAttention", fields);
     static Creator energy("EnergyPool", {integer("heads"), real("eps")});
-    static Creator centrality("CentralityPool", {real("eps")});
+    static Creator centrality("CentralityPool", {real("eps"), integer("plugin_outputs")});
     static IPluginCreatorInterface* list[] = {&neumann, &energy, &centrality};
     count = 3;
     return list;

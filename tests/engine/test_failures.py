@@ -52,6 +52,24 @@ def test_library_of_another_version(exported, build, compile_double, left_over):
     assert left_over() == []
 
 
+def test_library_that_does_not_know_an_attribute(exported, build, compile_double, left_over):
+    with pytest.raises(BuildError, match=r"libdouble\.so does not know rows of NeumannAttention\.") as failed:
+        build(exported("pure"), plugin_library=compile_double(WITHOUT_ROWS="1"))
+    assert "its NeumannAttention has heads, rho, hops, eps." in failed.value.why
+    assert "--plugins off" in failed.value.fix
+    assert left_over() == []
+
+
+def test_an_attribute_that_the_parser_reads_itself_is_no_field(exported, build, double):
+    path = exported("pure")
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.domain == "infsa":
+            node.attribute.append(helper.make_attribute("tensorrt_plugin_shape_input_indices", [], attr_type=7))  # INTS
+    onnx.save(model, path)
+    assert build(path, plugin_library=double).plugins.mode == "plugins"
+
+
 def test_nodes_that_name_no_plugin_do_not_fall_back_to_bodies(exported, build, double, left_over):
     path = exported("linear")
     model = onnx.load(path)
