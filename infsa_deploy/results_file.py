@@ -7,6 +7,7 @@ and the next append removes.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from infsa_deploy.records import decode
 
 @dataclass(frozen=True)
 class Results:
-    """What results files hold, in the order it was written; of cells measured again, the last."""
+    """What results files hold, in the order it was written; of cells measured again alike, the last."""
 
     runs: tuple[Run, ...]
     ceilings: tuple[Ceilings, ...]
@@ -49,9 +50,10 @@ def append(path: Path, record: Run | Ceilings | Validation | Cell) -> None:
     kind = next(name for name, known in RECORDS.items() if isinstance(record, known))
     line = json.dumps({"kind": kind, "record": asdict(record)}).encode() + b"\n"
     try:
-        with path.open("ab+") as file:
+        with path.open("ab+", buffering=0) as file:
             _cut_torn_line(file)
-            os.write(file.fileno(), line)
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, "there is room for a part of the line only")
             os.fsync(file.fileno())
     except OSError as error:
         raise HostError(f"cannot write {path}.", str(error), "choose another file with -o.") from error
@@ -69,7 +71,7 @@ def read(paths: Sequence[Path]) -> Results:
             found[type(record)].append(record)
     runs = {run.started: run for run in found[Run]}
     cells = [cell for cell in found[Cell] if cell.run in runs]
-    latest = {(cell.key, runs[cell.run].settings.threads, runs[cell.run].machine.summary): cell for cell in cells}
+    latest = {(cell.key, runs[cell.run].settings, runs[cell.run].machine.summary): cell for cell in cells}
     return Results(tuple(found[Run]), tuple(found[Ceilings]), tuple(found[Validation]), tuple(latest.values()))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 
 import pytest
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.measurements import (
     Ceilings,
     Cell,
@@ -78,6 +79,27 @@ def test_of_a_cell_measured_again_the_last_counts(written):
     append(written, replace(RUN, started="t1"))
     append(written, replace(CELL, run="t1"))
     assert sorted((cell.run, cell.batch) for cell in read([written]).cells) == [("t0", 8), ("t1", 1)]
+
+
+def test_devices_and_settings_are_kept_apart(written, tmp_path):
+    other = tmp_path / "other.jsonl"
+    for start, settings in (("t1", replace(RUN.settings, device="cuda")), ("t2", replace(RUN.settings, rounds=2))):
+        append(other, replace(RUN, started=start, settings=settings))
+        append(other, replace(CELL, run=start))
+    assert [cell.run for cell in read([written, other]).cells] == ["t0", "t0", "t1", "t2"]
+
+
+def test_a_line_that_the_disk_takes_in_part_is_an_error_and_not_a_record(written):
+    before, limits = read([written]), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written.stat().st_size + 10, limits[1]))
+    try:
+        with pytest.raises(HostError, match="cannot write"):
+            append(written, replace(CELL, batch=32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert read([written]) == before
+    append(written, replace(CELL, batch=32))
+    assert [cell.batch for cell in read([written]).cells] == [1, 8, 32]
 
 
 def test_machines_are_kept_apart(written, tmp_path):
