@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,24 +16,29 @@ DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)),
 # Dark to light and back, so that neighbours differ in lightness as well as in hue; safe for colour-blind readers.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#7f6000", "#e69f00", "#5e4fa2", "#888888")
 HATCHES = ("", "///", "\\\\\\", "...", "xxx", "+++", "---", "ooo", "**", "|||")
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0}
 SIZE = (8.0, 4.6)
 DPI = 140
 Measure = Callable[[Row], "float | None"]
 
 
-def draw_all(cells: Sequence[Cell], ceilings: Ceilings | None, origin: str, folder: Path) -> list[Figure]:
-    """Every figure that the cells have data for, of one machine and command; written to `folder`."""
-    figures = []
-    for group in _series_groups(cells):
-        name = f"{group[0].model}_batch{group[0].batch}"
-        title = f"{group[0].model}, batch {group[0].batch}"
-        if len(group) > 1:
-            for what, label, measure in CURVES:
-                figures += _curve(group, f"{what}_{name}.png", f"{title}: {label}", label, measure, origin, folder)
-            figures += _memory(group, f"memory_{name}.png", f"{title}: peak memory", origin, folder)
-        figures += _speedups(group, f"speedup_{name}.png", f"{title}: speed-up over eager", origin, folder)
-        if ceilings:
-            figures += _roofline(group, ceilings, f"roofline_{name}.png", f"{title}: roofline", origin, folder)
+def draw(cells: Sequence[Cell], ceilings: Sequence[Ceilings], name: str, origin: str, folder: Path) -> list[Figure]:
+    """Every figure that the cells have data for, to `folder`; `name` ends the files' names.
+
+    Args:
+        cells: of one model and batch, measured alike, the smallest size first.
+        ceilings: of the runs that measured them.
+        origin: their machine and commands.
+    """
+    title, figures = f"{cells[0].model}, batch {cells[0].batch}", []
+    if len(cells) > 1:
+        for what, label, measure in CURVES:
+            figures += _curve(cells, f"{what}_{name}.png", f"{title}: {label}", label, measure, origin, folder)
+        figures += _memory(cells, f"memory_{name}.png", f"{title}: peak memory", origin, folder)
+    figures += _speedups(cells, f"speedup_{name}.png", f"{title}: speed-up over eager", origin, folder)
+    if ceilings:
+        more = f" (highest ceilings of {len(ceilings)} runs)" if len(ceilings) > 1 else ""
+        figures += _roofline(cells, ceilings, f"roofline_{name}.png", f"{title}: roofline{more}", origin, folder)
     return figures
 
 
@@ -44,12 +50,14 @@ def _curve(
         return []
     figure, axes = _canvas(title, origin)
     for index, name in enumerate(_names(cells)):
-        points = [(cell.height, measure(row)) for cell in cells for row in cell.rows if row.contender == name]
+        points = [(_side(cell), measure(row)) for cell in cells for row in cell.rows if row.contender == name]
         _line(axes, index, name, [(x, y) for x, y in points if y])
-    _mark_ends(axes, cells, lambda cell: cell.height, below=not file.startswith("throughput"))
-    axes.set(xscale="log", yscale="log", xlabel="image height = width, pixels", ylabel=label)
-    axes.set_xticks([cell.height for cell in cells], [str(cell.height) for cell in cells])
+    _mark_ends(axes, cells, _side, below=not file.startswith("throughput"))
+    square = all(cell.height == cell.width for cell in cells)
+    axes.set(xscale="log", yscale="log", xlabel=f"image height {'=' if square else 'x'} width, pixels", ylabel=label)
+    axes.set_xticks(list(map(_side, cells)), [str(cell.height) if square else _size(cell) for cell in cells])
     axes.minorticks_off()
+    _plain_ticks(axes.yaxis)
     return [_saved(figure, axes, file, title, origin, folder)]
 
 
@@ -62,9 +70,10 @@ def _memory(cells: Sequence[Cell], file: str, title: str, origin: str, folder: P
         rows = [(cell.tokens, row.peak_memory_bytes) for cell in known for row in cell.rows if row.contender == name]
         _line(axes, index, name, [(tokens, peak / 1e9) for tokens, peak in rows if tokens and peak])
     _mark_ends(axes, known, lambda cell: cell.tokens or 0, below=True)
-    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="peak memory of the process, GB")
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="peak memory, GB")
     axes.set_xticks([cell.tokens for cell in known], [str(cell.tokens) for cell in known])
     axes.minorticks_off()
+    _plain_ticks(axes.yaxis)
     return [_saved(figure, axes, file, title, origin, folder)]
 
 
@@ -81,44 +90,55 @@ def _speedups(cells: Sequence[Cell], file: str, title: str, origin: str, folder:
             label = name if position == 0 else None
             height = row.speedup_to_eager if row and row.speedup_to_eager else 0.0
             axes.bar(x, height, width, color=COLOURS[style], hatch=HATCHES[style], edgecolor="white", label=label)
-            text = f"{height:.1f}" if height else (row.status if row and row.status != OK else "")
-            axes.text(x, height, f" {text}", ha="center", va="bottom", fontsize=7, rotation=90)
+            text = f"{height:.2f}" if height else _no_ratio(row)
+            axes.text(x, height, f" {text}", ha="center", va="bottom", fontsize=7, rotation=90, bbox=CLEAR)
     axes.axhline(1.0, color="black", linewidth=1, linestyle="--")
     axes.set(ylabel="times as fast as eager (dashed: 1)", xlabel="image height x width, pixels")
-    axes.set_xticks(range(len(cells)), [f"{cell.height}x{cell.width}" for cell in cells])
+    axes.set_xticks(range(len(cells)), list(map(_size, cells)))
     axes.margins(y=0.2)
     return [_saved(figure, axes, file, title, origin, folder)]
 
 
 def _roofline(
-    cells: Sequence[Cell], ceilings: Ceilings, file: str, title: str, origin: str, folder: Path
+    cells: Sequence[Cell], ceilings: Sequence[Ceilings], file: str, title: str, origin: str, folder: Path
 ) -> list[Figure]:
     """Achieved operations a second against operations a byte that must move, under the measured ceilings."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    done = [(cell, row) for cell in cells for row in cell.rows if row.latency and row.work and row.work.flops]
+    done = [row for cell in cells for row in cell.rows if row.latency and row.work and row.work.flops]
     if not done:
         return []
     figure, axes = _canvas(title, origin)
-    reach = [row.work.flops / row.work.least_bytes for _, row in done if row.work]
-    low, high = min(reach) / 4, max(reach) * 4
-    for index, (kind, rate) in enumerate(ceilings.flops_per_s.items()):
-        knee = rate / ceilings.bytes_per_s
-        points = [(low, low * ceilings.bytes_per_s), (knee, rate), (high, rate)]
-        xs = [x for x, _ in points if x <= knee or low < knee] if low < knee else [low, high]
-        ys = [min(x * ceilings.bytes_per_s, rate) / 1e9 for x in xs]
-        axes.plot(xs, ys, color="black", linestyle=DASHES[index], linewidth=1, label=f"ceiling {kind}")
+    reach = [_achieved(row)[0] for row in done]
+    _ceilings(axes, ceilings, min(reach) / 4, max(reach) * 4)
     for index, name in enumerate(_names(cells)):
-        rows = [row for _, row in done if row.contender == name]
-        points = [_achieved(row) for row in rows]
+        points = [_achieved(row) for row in done if row.contender == name]
         style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "linestyle": "none"}
         axes.plot([x for x, _ in points], [y for _, y in points], label=name, markeredgecolor="black", **style)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte that must move", ylabel="GFLOP/s")
-    for axis in (axes.xaxis, axes.yaxis):  # a range under a decade would be labelled at every tick
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
     return [_saved(figure, axes, file, title, origin, folder)]
+
+
+def _ceilings(axes: Any, ceilings: Sequence[Ceilings], low: float, high: float) -> None:
+    """The roof of each type from `low` to `high` operations a byte: the highest measured in any run."""
+    rates: dict[str, float] = {}
+    for found in ceilings:
+        rates |= {kind: max(rate, rates.get(kind, 0.0)) for kind, rate in found.flops_per_s.items()}
+    bytes_per_s = max(found.bytes_per_s for found in ceilings)
+    for dash, (kind, rate) in zip(DASHES, rates.items(), strict=False):
+        xs = sorted({low, min(max(low, rate / bytes_per_s), high), high})
+        ys = [min(x * bytes_per_s, rate) / 1e9 for x in xs]
+        axes.plot(xs, ys, color="black", linestyle=dash, linewidth=1, label=f"ceiling {kind}")
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Plain numbers on a logarithmic axis: at 1, 2 and 5 of each decade, or at decades only where they are many."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _achieved(row: Row) -> tuple[float, float]:
@@ -157,7 +177,7 @@ def _mark_ends(axes: Any, cells: Sequence[Cell], place: Callable[[Cell], float],
                 0.01 if below else 0.99,
                 "x " + "\nx ".join(ended),
                 transform=axes.get_xaxis_transform(),
-                ha="right",
+                ha="left" if cell is cells[0] else "right",
                 va="bottom" if below else "top",
                 fontsize=6.5,
                 bbox={"facecolor": "white", "edgecolor": "black", "linewidth": 0.5, "pad": 2},
@@ -170,11 +190,20 @@ def _saved(figure: Any, axes: Any, file: str, title: str, origin: str, folder: P
     return Figure(file, title, origin)
 
 
-def _series_groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.height * cell.width):
-        groups.setdefault((cell.model, cell.batch), []).append(cell)
-    return list(groups.values())
+def _no_ratio(row: Row | None) -> str:
+    """What stands where a bar would: what ended the contender, or that there is no eager to compare with."""
+    if row is None:
+        return ""
+    return "no eager" if row.status == OK else row.status
+
+
+def _size(cell: Cell) -> str:
+    return f"{cell.height}x{cell.width}"
+
+
+def _side(cell: Cell) -> float:
+    """Side of a square of as many pixels."""
+    return math.sqrt(cell.height * cell.width)
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:

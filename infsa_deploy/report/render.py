@@ -19,8 +19,8 @@ th { border-bottom: 2px solid #333; } th:first-child, td:first-child { text-alig
 tbody tr:nth-child(even) { background: #f4f4f4; }
 ul.notes { font-size: .85rem; color: #333; margin: 0 0 1.5rem; }
 pre { background: #f4f4f4; border: 1px solid #ccc; padding: .6rem .8rem; overflow-x: auto; white-space: pre-wrap; }
-figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; } figcaption { font-size: .85rem; color: #333; }
-@media print { body { max-width: none; margin: 0; } figure, table { break-inside: avoid; } }
+figure { margin: 1.5rem 0; } img { max-width: 100%; min-width: 40rem; } figcaption { font-size: .85rem; color: #333; }
+@media print { body { max-width: none; margin: 0; } img { min-width: 0; } figure, table { break-inside: avoid; } }
 """
 
 
@@ -85,6 +85,6 @@ def _html_figure(figure: Figure, folder: Path) -> str:
     caption = html.escape(f"{figure.caption}. {figure.origin}")
     alternative = html.escape(figure.caption, quote=True)
     return (
-        f'<figure><img alt="{alternative}" src="data:image/png;base64,{data}">'
+        f'<figure><div class="scroll"><img alt="{alternative}" src="data:image/png;base64,{data}"></div>'
         f"<figcaption>{caption}</figcaption></figure>"
     )

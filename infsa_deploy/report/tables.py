@@ -10,6 +10,7 @@ from infsa_deploy.results_file import Results
 from infsa_deploy.sizes import format_bytes
 
 ABSENT = "-"
+PREDICTION = "Predicted from datasheets, for devices that are not here; not measured."
 HEADINGS = (
     "contender",
     "p50 ms",
@@ -46,15 +47,15 @@ def prediction_table(cell: Cell) -> Table | None:
         floors = {predicted.device: predicted for predicted in row.predicted}
         found = (floors.get(device) for device in devices)
         rows.append((row.contender, *(f"{f.predicted_floor_ms:.3g} ({f.bound})" if f else ABSENT for f in found)))
-    return Table(("contender", *(f"predicted floor, {device}, ms" for device in devices)), tuple(rows))
+    headings = ("contender", *(f"predicted floor, {device}, ms" for device in devices))
+    return Table(headings, tuple(rows), (PREDICTION,))
 
 
 def scaling_table(cells: Sequence[Cell]) -> Table:
     """Microseconds a token against size, of one model and batch; or what stopped a contender there."""
-    ordered = sorted(cells, key=lambda cell: cell.height * cell.width)
-    names = list(dict.fromkeys(row.contender for cell in ordered for row in cell.rows))
-    rows = [(name, *(_per_token(cell, name) for cell in ordered)) for name in names]
-    return Table(("us a token", *(_size(cell) for cell in ordered)), tuple(rows))
+    names = list(dict.fromkeys(row.contender for cell in cells for row in cell.rows))
+    rows = [(name, *(_per_token(cell, name) for cell in cells)) for name in names]
+    return Table(("us a token", *(_size(cell) for cell in cells)), tuple(rows))
 
 
 def ceilings_table(results: Results) -> Table:

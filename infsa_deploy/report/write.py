@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import written_whole
-from infsa_deploy.measurements import Cell, Run
+from infsa_deploy.measurements import Cell, Run, Settings
 from infsa_deploy.report import figures, paper, tables
-from infsa_deploy.report.document import Document, Section, Table
+from infsa_deploy.report.document import Document, Figure, Section, Table
 from infsa_deploy.report.render import to_html, to_markdown
 from infsa_deploy.results_file import Results, read
 
@@ -17,13 +17,15 @@ TITLE = "Benchmark of infsa-deploy"
 READING = (
     "Times are of whole calls, arrays in and arrays out, one process a contender, taking turns in rounds. "
     "x eager is the median over the rounds of eager's time over the contender's in the same round. "
-    "CV is standard deviation over mean of all calls: above 10 %, something else was using the machine. "
-    "Peak memory is of the contender's own process while it ran, its libraries and weights included. "
-    "x floor is the time over the least that the work can take at the ceilings measured in the same run. "
+    "CV is standard deviation over mean of all calls: how unsteady the machine was, by itself or by what others took "
+    "of it, which each table says. "
+    "Peak memory is, on a CPU, of the contender's own process while it ran, its libraries and weights included; on a "
+    "GPU, of PyTorch's tensors there, and a dash for other runtimes, which do not tell. "
+    "x floor is the time over the least that the work can take at the ceilings measured in the same run; a little "
+    "below 1, the machine was faster than while they were measured. "
     "p90 needs 10 calls and p99 needs 100; a dash means not measured. "
     "differs by: largest difference of the logits from eager's, over the largest logit, on one input."
 )
-PREDICTION = "Predicted from datasheets, for devices that are not here; not measured."
 
 
 def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
@@ -52,13 +54,13 @@ def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
 def compose(results: Results, folder: Path) -> Document:
     """The report of `results`; its figures are drawn into `folder`."""
     sections = [_machines(results)]
-    for run in _measuring(results):
-        cells = [cell for cell in results.cells if cell.run == run.started]
-        ceilings = results.ceilings_of(cells[0])
-        sections += [_cell_section(cell, run) for cell in cells]
-        sections += _scaling(cells)
-        drawn = figures.draw_all(cells, ceilings, f"{run.machine.summary}. {run.command}", folder)
-        sections.append(Section(f"Figures, {run.started[:19]}", figures=tuple(drawn)))
+    for number, runs in enumerate(_alike(results)):
+        cells = [cell for cell in results.cells if cell.run in runs]
+        sections += [_cell_section(cell, runs[cell.run]) for cell in cells]
+        series = _series(cells)
+        sections += [_scaling(group) for group in series if len(group) > 1]
+        drawn = [figure for group in series for figure in _drawn(group, runs, results, number, folder)]
+        sections.append(Section(f"Figures, {cells[0].run[:19]}", figures=tuple(drawn)))
     return Document(TITLE, tuple(sections))
 
 
@@ -66,13 +68,53 @@ def _measuring(results: Results) -> list[Run]:
     return [run for run in results.runs if any(cell.run == run.started for cell in results.cells)]
 
 
+def _alike(results: Results) -> list[dict[str, Run]]:
+    """Runs by their start; those of one machine and the same settings together, as a sweep that was continued."""
+    groups: dict[tuple[str, Settings], dict[str, Run]] = {}
+    for run in _measuring(results):
+        groups.setdefault((run.machine.summary, run.settings), {})[run.started] = run
+    return list(groups.values())
+
+
+def _series(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells of one model and batch together, the smallest size first."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.height * cell.width):
+        groups.setdefault((cell.model, cell.batch), []).append(cell)
+    return list(groups.values())
+
+
+def _drawn(cells: Sequence[Cell], runs: Mapping[str, Run], results: Results, number: int, folder: Path) -> list[Figure]:
+    """The figures of a series; `number` tells its files from those of other machines and settings."""
+    taken = [runs[start] for start in dict.fromkeys(cell.run for cell in cells)]
+    commands = "; ".join(dict.fromkeys(run.command for run in taken))
+    ceilings = [found for found in results.ceilings if found.run in {run.started for run in taken}]
+    name = f"{cells[0].model}_batch{cells[0].batch}" + (f"_{number + 1}" if number else "")
+    return figures.draw(cells, ceilings, name, f"{taken[0].machine.summary}. {commands}", folder)
+
+
 def _machines(results: Results) -> Section:
     runs = _measuring(results)
-    told = [f"{run.started[:19]}: {run.machine.summary}; {run.settings.threads} threads; {_load(run)}." for run in runs]
-    told += [", ".join(f"{name} {version}" for name, version in runs[-1].machine.packages.items()) + "."]
+    told = [f"{run.started[:19]}: {run.machine.summary}; {_setting(run)}; {_load(run)}." for run in runs]
+    told += _packages(runs)
     told += [f"Energy: {reason}" for reason in sorted({run.energy.reason for run in runs if run.energy.reason})]
     commands = tuple(dict.fromkeys(run.command for run in runs))
     return Section("Machine, command, ceilings", (READING, *told), commands, (tables.ceilings_table(results),))
+
+
+def _packages(runs: Sequence[Run]) -> list[str]:
+    """Versions of packages; where runs had others, with the runs that had them."""
+    starts: dict[str, list[str]] = {}
+    for run in runs:
+        versions = ", ".join(f"{name} {version}" for name, version in run.machine.packages.items())
+        starts.setdefault(versions, []).append(run.started[:19])
+    if len(starts) == 1:
+        return [f"{versions}." for versions in starts]
+    return [f"{', '.join(found)}: {versions}." for versions, found in starts.items()]
+
+
+def _setting(run: Run) -> str:
+    return f"on {run.settings.device}, {run.settings.threads} threads"
 
 
 def _load(run: Run) -> str:
@@ -81,25 +123,16 @@ def _load(run: Run) -> str:
 
 def _cell_section(cell: Cell, run: Run) -> Section:
     shown = [tables.cell_table(cell)]
-    words: tuple[str, ...] = ()
-    predicted = tables.prediction_table(cell)
-    if predicted:
+    if predicted := tables.prediction_table(cell):
         shown.append(predicted)
-        words = (PREDICTION,)
     if cited := paper.beside(cell, run.machine):
         rows = tuple((f.name, f"{f.images_per_s:g}", f"{f.j_per_image:g}") for f in cited)
         shown.append(Table(("the paper's, arXiv:2603.00175", "images/s", "J/image"), rows))
     tokens = f", {cell.tokens} tokens" if cell.tokens else ""
     title = f"{cell.model}, {cell.height}x{cell.width}, batch {cell.batch}{tokens}"
-    return Section(title, words, tables=tuple(shown))
+    return Section(title, (f"Run of {run.started[:19]}.",), tables=tuple(shown))
 
 
-def _scaling(cells: Sequence[Cell]) -> list[Section]:
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.model, cell.batch), []).append(cell)
-    return [
-        Section(f"Scaling of {model}, batch {batch}", tables=(tables.scaling_table(group),))
-        for (model, batch), group in groups.items()
-        if len(group) > 1
-    ]
+def _scaling(cells: Sequence[Cell]) -> Section:
+    title = f"Scaling of {cells[0].model}, batch {cells[0].batch}"
+    return Section(title, tables=(tables.scaling_table(cells),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -11,6 +12,7 @@ from infsa_deploy.errors import ModelError
 from infsa_deploy.report import paper, tables
 from infsa_deploy.report.render import to_html, to_markdown
 from infsa_deploy.report.write import compose, write_report
+from infsa_deploy.results_file import Results
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot` (matplotlib), which is not installed")
 
@@ -77,6 +79,45 @@ def test_every_figure_names_its_command_and_machine(results, tmp_path):
     assert all(COMMAND in figure.origin and "Imaginary CPU" in figure.origin for figure in figures)
 
 
+def test_a_sweep_that_was_continued_is_drawn_in_one(results, tmp_path):
+    again = replace(results.runs[0], started="2030-01-03T00:00:00", command="the second command")
+    better = replace(results.ceilings[0], run=again.started, flops_per_s={"fp32": 2e11, "int8": 3e11})
+    cells = (*results.cells[:2], replace(results.cells[2], run=again.started))
+    document = compose(Results((*results.runs, again), (*results.ceilings, better), (), cells), tmp_path)
+    drawn = [figure for section in document.sections for figure in section.figures]
+    assert len(drawn) == len({figure.file for figure in drawn}) == 6
+    assert all(COMMAND in figure.origin and "the second command" in figure.origin for figure in drawn)
+    (scaling,) = (section.tables[0] for section in document.sections if section.title.startswith("Scaling"))
+    assert len(scaling.headings) == 4
+    assert "Run of 2030-01-03T00:00:00." in to_markdown(document)
+
+
+def test_figures_of_other_machines_and_settings_have_files_of_their_own(results, tmp_path):
+    run, cells = results.runs[0], results.cells
+    runs, packages = [run], {"torch": "2.12"}
+    for start, changes in (("2031", {"settings": replace(run.settings, threads=1)}), ("2032", {})):
+        machine = replace(run.machine, processor=f"CPU of {start}", packages=packages)
+        runs.append(replace(run, started=start, machine=machine, **changes))
+        cells += tuple(replace(cell, run=start) for cell in results.cells)
+    document = compose(Results(tuple(runs), results.ceilings, (), cells), tmp_path)
+    drawn = [figure for section in document.sections for figure in section.figures]
+    assert len(drawn) == len({figure.file for figure in drawn}) == 6 + 5 + 5  # two have no ceilings
+    assert "2031, 2032: torch 2.12." in document.sections[0].paragraphs
+
+
+def test_an_axis_is_labelled_whatever_its_range():
+    from matplotlib.figure import Figure
+
+    from infsa_deploy.report.figures import _plain_ticks
+
+    for low, high, labels in ((0.3, 4, ["0.5", "1", "2"]), (12, 70_000, ["100", "1,000", "10,000"])):
+        axes = Figure().subplots()
+        axes.set(yscale="log", ylim=(low, high))
+        _plain_ticks(axes.yaxis)
+        ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+        assert axes.yaxis.get_major_formatter().format_ticks(ticks) == labels
+
+
 def test_time_per_token_against_size(results):
     table = tables.scaling_table(results.cells)
     assert table.headings == ("us a token", "224x224", "512x512", "1024x1024")
@@ -90,6 +131,7 @@ def test_predictions_are_a_table_of_their_own(results):
     assert table.headings == ("contender", "predicted floor, a100-40gb, ms")
     assert table.rows[0] == ("eager", "0.25 (memory)")
     assert table.rows[1] == ("softmax", "-")
+    assert "not measured" in table.notes[0]
     assert not any("predicted" in heading for heading in tables.HEADINGS)
 
 
