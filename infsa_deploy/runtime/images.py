@@ -67,6 +67,7 @@ def preprocess(pixels: Pixels, spec: ImageSpec) -> Pixels:
 def picture_shape(picture: Picture, name: str = "the image") -> tuple[int, ...]:
     """(height, width, ...) of a picture, from its header alone where the format has one; raises as read_image."""
     if isinstance(picture, np.ndarray):
+        _full_scale(picture, name)
         return picture.shape
     if isinstance(picture, Image.Image):
         return _upright_shape(picture)
@@ -76,7 +77,7 @@ def picture_shape(picture: Picture, name: str = "the image") -> tuple[int, ...]:
     path = Path(picture)
     _check_file(path)
     if path.suffix == ".npy":
-        return _load_array(path, mmap_mode="r").shape
+        return picture_shape(_load_array(path, mmap_mode="r"), str(path))
     with _opened(path, str(path)) as image:
         return _upright_shape(image)
 
@@ -124,6 +125,8 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image.Image]:
     try:
         with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             yield image
+    except (ModelError, MemoryError):
+        raise
     except UnidentifiedImageError as error:
         raise ModelError(
             f"{name} is no image.", "no decoder knows its format.", "give PNG, JPEG, TIFF or .npy."
@@ -132,7 +135,7 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image.Image]:
         raise ModelError(
             f"{name} is too large to decode safely.", str(error), "save it as .npy, or cut it up."
         ) from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # a decoder may raise anything on a damaged image
         fix = "copy or convert the image again."
         raise ModelError(f"{name} is a damaged image.", str(error), fix) from error
 
@@ -151,19 +154,29 @@ def _picture_to_unit(image: Image.Image, name: str) -> Pixels:
 
 
 def _array_to_unit(array: npt.NDArray[Any], name: str) -> Pixels:
+    return _to_unit(array, _full_scale(array, name), name)
+
+
+def _full_scale(array: npt.NDArray[Any], name: str) -> int:
+    """The value of an array's type that stands for 1; ModelError for an array that is no image."""
     full_scale = {"uint8": 255, "uint16": 65535}.get(str(array.dtype), 1)
     if full_scale == 1 and array.dtype.kind != "f":
         raise ModelError(f"{name} holds {array.dtype}.", "", "give uint8, uint16, or floats in [0, 1].")
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)) or 0 in array.shape:
         raise ModelError(f"{name} has shape {list(array.shape)}.", "", "give [H, W], [H, W, 1] or [H, W, 3].")
-    return _to_unit(array, full_scale, name)
+    return full_scale
 
 
 def _load_array(path: Path, mmap_mode: Literal["r"] | None = None) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        array = np.load(path, mmap_mode, allow_pickle=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # so may the parser of the file's header
         raise ModelError(f"{path} is no NumPy array file.", str(error), "save it with numpy.save.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ModelError(f"{path} is no NumPy array file.", "it is an archive of them.", "save it with numpy.save.")
     return array
 
 

@@ -103,12 +103,35 @@ def test_numpy_files(array, scale, tmp_path):
         ("image.png", b"", "is empty"),
         ("image.png", b"this is a text file", "is no image"),
         ("image.npy", b"neither is this", "no NumPy array"),
+        ("image.npy", b"\x93NUMPY\x01\x00\x0a\x00{'descr': (", "no NumPy array"),
+        ("image.npy", b"PK\x03\x04 an archive, cut off", "no NumPy array"),
     ],
 )
 def test_files_that_are_no_image(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError, match=message):
         read_image(tmp_path / name)
+
+
+def test_an_archive_of_arrays_is_no_image(tmp_path):
+    with (tmp_path / "image.npy").open("wb") as file:
+        np.savez(file, a=np.zeros((3, 4)))
+    for read in (read_image, picture_shape):
+        with pytest.raises(ModelError, match="no NumPy array"):
+            read(tmp_path / "image.npy")
+
+
+def test_whatever_a_decoder_raises_is_a_damaged_image(gradient, tmp_path, monkeypatch):
+    path = tmp_path / "image.png"
+    Image.fromarray(gradient).save(path)
+
+    def unlucky(image):
+        raise RuntimeError("Failed to decode")
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", unlucky)
+    with pytest.raises(ModelError, match="is a damaged image") as caught:
+        read_image(path)
+    assert caught.value.why == "Failed to decode"
 
 
 def test_missing_and_truncated(gradient, tmp_path):
@@ -126,6 +149,7 @@ def test_missing_and_truncated(gradient, tmp_path):
     [
         (np.zeros((3, 4, 2), np.uint8), "shape"),
         (np.zeros((0, 4), np.uint8), "shape"),
+        (np.zeros(4, np.uint8), "shape"),
         (np.zeros((3, 4), np.int32), "int32"),
         (np.full((3, 4), 2.0), "outside its range"),
         (np.full((3, 4), np.nan), "outside its range"),
@@ -133,9 +157,12 @@ def test_missing_and_truncated(gradient, tmp_path):
     ],
 )
 def test_arrays_that_are_no_image(array, message, tmp_path):
+    """A model of any size asks for the shape first."""
     np.save(tmp_path / "image.npy", array)
-    with pytest.raises(ModelError, match=message):
-        read_image(tmp_path / "image.npy")
+    readers = (read_image, picture_shape) if message != "outside its range" else (read_image,)
+    for read in readers:
+        with pytest.raises(ModelError, match=message):
+            read(tmp_path / "image.npy")
 
 
 def test_the_right_size_is_left_alone(gradient):
