@@ -102,7 +102,7 @@ class ServingConfig:
         provider: `cpu` or `cuda`, for ONNX files.
         threads: CPU threads within an operator; default: every core.
         ensemble: add a model that takes the bytes of image files.
-        plugins: plugin library of an engine that does not hold it; default: the installed one.
+        plugins: plugin library of an engine that does not hold it; default: the one beside it, or the installed one.
     """
 
     backend: str = "auto"

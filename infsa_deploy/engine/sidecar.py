@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infsa_deploy.engine import plugin_library
 from infsa_deploy.engine_records import EngineRecord, Gpu
 from infsa_deploy.errors import HostError, ModelError
 from infsa_deploy.files import sha256
@@ -67,6 +68,26 @@ def check_host(engine: Path, record: EngineRecord, gpu: Gpu, version: str) -> No
             "a plan loads in the version that wrote it.",
             f"install {record.flavour_version}, or {BUILD_AGAIN}",
         )
+
+
+def find_plugins(engine: Path, record: EngineRecord, library: Path | None) -> Path:
+    """The plugin library for an engine that does not hold it: `library`, the one of its name beside it, the installed.
+
+    Raises:
+        UsageError: `library` does not exist, or is no library.
+        HostError: there is none, or not the one the engine was built with.
+    """
+    beside = engine.with_name(str(record.plugins.library))
+    try:
+        found = plugin_library.locate(library or (beside if beside.is_file() else None))
+    except HostError as error:
+        raise HostError(
+            f"{engine} needs the plugin library {beside.name}.",
+            f"it is not beside the engine; {error.what}",
+            f"copy {beside.name} along with the engine.",
+        ) from error
+    check_plugins(engine, record, found)
+    return found
 
 
 def check_plugins(engine: Path, record: EngineRecord, library: Path) -> None:

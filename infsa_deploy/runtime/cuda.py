@@ -95,7 +95,11 @@ class MirroredBuffer:
         self.size = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
         self._device, self._host = ctypes.c_void_p(), ctypes.c_void_p()
         cuda.call("cuMemAlloc_v2", ctypes.byref(self._device), ctypes.c_size_t(self.size))
-        cuda.call("cuMemAllocHost_v2", ctypes.byref(self._host), ctypes.c_size_t(self.size))
+        try:
+            cuda.call("cuMemAllocHost_v2", ctypes.byref(self._host), ctypes.c_size_t(self.size))
+        except HostError:
+            cuda.call("cuMemFree_v2", self._device)
+            raise
 
     @property
     def address(self) -> int:

@@ -40,7 +40,7 @@ def load(
         provider: `cpu` or `cuda` of ONNX Runtime, or `openvino`; an engine always runs on the GPU.
         threads: CPU threads within an operator; default: every core this process may use.
         contexts: calls that an engine may run at once; each has its own memory on the device. Further ones wait.
-        plugins: the plugin library, for an engine that does not hold it; default: the installed one.
+        plugins: the plugin library, for an engine that does not hold it; default: the one beside it, or installed.
 
     Raises:
         ModelError: the file is missing, damaged or not ours.

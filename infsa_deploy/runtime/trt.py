@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from infsa_deploy.engine import plugin_library, sidecar
+from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.driver import find_gpu, require_gpu
 from infsa_deploy.engine.flavor import FLAVORS
 from infsa_deploy.engine.listeners import Messages, make_logger
@@ -33,7 +33,7 @@ class Engine:
 
     Args:
         path: an engine with its sidecar beside it. The sidecar is checked before the plan is touched.
-        library: the plugin library, for an engine that does not hold it; default: the installed one.
+        library: the plugin library, for an engine that does not hold it; default: see sidecar.find_plugins.
 
     Raises:
         ModelError: the engine or its sidecar is missing, damaged or not ours.
@@ -53,14 +53,13 @@ class Engine:
         if self.record.plugins.embedded or self.record.options.get("version_compatible"):
             self._runtime.engine_host_code_allowed = True  # the plan is the one we built: its hash was checked
         elif self.record.plugins.library:
-            self._load_library(path, plugin_library.locate(library))
+            self._load_library(sidecar.find_plugins(path, self.record, library))
         self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             reason = self._messages.errors[-1] if self._messages.errors else "it gives no reason."
             raise HostError(f"{self.record.flavour} cannot load {path}.", reason, sidecar.BUILD_AGAIN)
 
-    def _load_library(self, path: Path, library: Path) -> None:
-        sidecar.check_plugins(path, self.record, library)
+    def _load_library(self, library: Path) -> None:
         if self._runtime.get_plugin_registry().load_library(str(library)) is None:
             raise HostError(f"{library} does not load.", "see the lines above.", f"ldd {library}")
 
@@ -170,6 +169,7 @@ class TrtSession:
         known = self._buffers.get(name)
         if known is None or known.size < size:
             if known is not None:
+                del self._buffers[name]  # first: there may be no memory for a larger one
                 known.close()
             if self._graphs:
                 for graph in self._graphs.values():
@@ -220,7 +220,7 @@ def check_profile(record: EngineRecord, shapes: Mapping[str, tuple[int, ...]]) -
     for name, shape in shapes.items():
         profile = record.inputs[name]
         low, high = profile.minimum or profile.shape, profile.maximum or profile.shape
-        if not all(a <= size <= b for a, size, b in zip(low, shape, high, strict=True)):
+        if len(shape) != len(low) or not all(a <= size <= b for a, size, b in zip(low, shape, high, strict=False)):
             spelled = ["x".join(map(str, sizes)) for sizes in (shape, low, high)]
             raise UsageError(
                 f"input {name!r} of shape {spelled[0]} is outside the engine's profile.",

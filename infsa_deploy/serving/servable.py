@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infsa_deploy.engine import plugin_library, sidecar
+from infsa_deploy.engine import sidecar
 from infsa_deploy.engine_records import EngineRecord, TensorProfile
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.records import ModelMetadata
@@ -90,8 +90,7 @@ def _engine(path: Path, library: Path | None) -> Servable:
         raise ModelError(f"{path} was not built from a model of infsa-deploy.", "", "export the PyTorch model.")
     needed = None
     if record.plugins.library and not record.plugins.embedded and not record.options.get("version_compatible"):
-        needed = plugin_library.locate(library)
-        sidecar.check_plugins(path, record, needed)
+        needed = sidecar.find_plugins(path, record, library)
     ((name, profile),) = record.inputs.items()
     low, high = profile.minimum or profile.shape, profile.maximum or profile.shape
     outputs = tuple(_info(output, shape) for output, shape in record.outputs.items())

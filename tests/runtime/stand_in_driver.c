@@ -9,7 +9,7 @@ static int capturing = 0, no_memory = 0;
 long stand_in_allocated(void) { return allocated; }
 long stand_in_launched(void) { return launched; }
 int stand_in_capturing(void) { return capturing; }
-void stand_in_no_memory(int on) { no_memory = on; }
+void stand_in_no_memory(int on) { no_memory = on; }  // 1: none at all; 2: none on the host
 
 int cuInit(unsigned flags) { return 0; }
 int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
@@ -21,13 +21,13 @@ int cuCtxSetCurrent(void* context) { return context != (void*)1; }
 int cuGetErrorName(int status, char const** name) { return *name = "CUDA_ERROR_OUT_OF_MEMORY", 0; }
 
 static int take(void** address, size_t bytes) {
-    if (no_memory) return 2;
+    if (no_memory == 1) return 2;
     ++allocated;
     return *address = malloc(bytes), 0;
 }
 static int give(void* address) { return --allocated, free(address), 0; }
 int cuMemAlloc_v2(void** address, size_t bytes) { return take(address, bytes); }
-int cuMemAllocHost_v2(void** address, size_t bytes) { return take(address, bytes); }
+int cuMemAllocHost_v2(void** address, size_t bytes) { return no_memory ? 2 : take(address, bytes); }
 int cuMemFree_v2(void* address) { return give(address); }
 int cuMemFreeHost(void* address) { return give(address); }
 int cuMemcpyHtoDAsync_v2(void* to, void const* from, size_t bytes, void* stream) { return memcpy(to, from, bytes), 0; }

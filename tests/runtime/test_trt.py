@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -217,6 +218,17 @@ def test_plugins_beside_the_plan_must_be_those_of_the_build(written, tensorrt, d
         Engine(written(plugins=replace(use, sha256="1" * 64)), driver_file)
 
 
+def test_plugins_beside_the_plan_are_found_there(written, tensorrt, driver_file, tmp_path, monkeypatch):
+    use = PluginUse("plugins", "libcustom.so", sha256(driver_file), False, {"infsa::EnergyPool::1": 4}, "engine")
+    monkeypatch.setitem(sys.modules, "infsa_plugins", None)
+    with pytest.raises(HostError, match=r"needs the plugin library libcustom\.so") as failed:
+        Engine(written(plugins=use))
+    assert failed.value.fix == "copy libcustom.so along with the engine."
+    shutil.copy(driver_file, tmp_path / "libcustom.so")
+    Engine(written(plugins=use))
+    assert tensorrt.libraries == [str(tmp_path / "libcustom.so")]
+
+
 def test_runs_of_several_shapes(written, tensorrt, rng, cuda):
     before = cuda.stand_in_allocated()
     session = TrtSession(written())
@@ -276,6 +288,8 @@ def test_shape_outside_the_profile(written, tensorrt, record):
         session({"image": np.zeros((1, 3, 4, 4))})
     with pytest.raises(UsageError, match="outside"):
         check_profile(record, {"image": (0, 3, 4, 4)})
+    with pytest.raises(UsageError, match="3x4x4 is outside"):
+        check_profile(record, {"image": (3, 4, 4)})
 
 
 def test_no_memory_on_the_device(written, tensorrt, cuda):
@@ -284,6 +298,18 @@ def test_no_memory_on_the_device(written, tensorrt, cuda):
     with pytest.raises(HostError, match="cuMemAlloc_v2 failed") as failed:
         session({"image": np.zeros((1, 3, 4, 4), np.float32)})
     assert failed.value.fix == "take a smaller batch."
+
+
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_no_memory_for_a_larger_batch_frees_each_buffer_once(written, tensorrt, cuda, lacking):
+    before = cuda.stand_in_allocated()
+    session = TrtSession(written())
+    session({"image": np.zeros((1, 3, 4, 4), np.float32)})
+    cuda.stand_in_no_memory(lacking)
+    with pytest.raises(HostError, match="failed"):
+        session({"image": np.zeros((4, 3, 4, 4), np.float32)})
+    session.close()
+    assert cuda.stand_in_allocated() == before
 
 
 def test_classifying_more_images_than_the_engine_takes_at_once(written, tensorrt, tmp_path):
