@@ -25,7 +25,7 @@ class Contender:
         program: whose formula it is; other programs than `reference` are other models of the same size.
         export: the file it runs is exported so; None for what runs in PyTorch, or for a given file.
         group: `always`, `default`, `named` (only when asked for) or `baseline` (with --baselines).
-        file: the artefact, for a file given on the command line.
+        file, sha256: the artefact, for a file given on the command line, and its hash.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Contender:
     export: ExportConfig | None = None
     group: Literal["always", "default", "named", "baseline"] = "default"
     file: str | None = None
+    sha256: str | None = None
 
 
 AS_IT_STANDS = ExportConfig(fold=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.contenders import CONTENDERS, Contender
 from infsa_deploy.config import ModelSource, parse_image_size
 from infsa_deploy.errors import UsageError
 from infsa_deploy.records import ModelMetadata
@@ -41,10 +42,11 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class GivenFile:
-    """An artefact of the command line."""
+    """An artefact of the command line, as it is now."""
 
     path: Path
     metadata: ModelMetadata
+    sha256: str
 
 
 def sweep(text: str) -> tuple[Size, ...]:
@@ -92,11 +94,12 @@ def plan_files(
                 "export it with --module package.module:factory",
             )
         groups.setdefault(replace(file.metadata.source, image_size=None), []).append(file)
+    names = _names([file.path for file in files])
     cells = []
     for source, group in groups.items():
         for height, width in sizes or dict.fromkeys(map(_size, group)):
             running = [file for file in group if sizes or _runs_at(file, (height, width))]
-            who = contenders + tuple(map(_contender, running))
+            who = contenders + tuple(_contender(file, names[file.path]) for file in running)
             sized = replace(source, image_size=(height, width))
             cells += [CellPlan(source_name(source), sized, height, width, batch, who) for batch in batches]
     return cells
@@ -111,10 +114,17 @@ def source_name(source: ModelSource) -> str:
     return "_".join(parts)
 
 
-def _contender(file: GivenFile) -> Contender:
+def _names(paths: Sequence[Path]) -> dict[Path, str]:
+    """For each its stem, or its whole name, or its path: the first that no other file and none of ours has."""
+    forms = [form for path in paths for form in {path.stem, path.name}]
+    taken = Counter([*(contender.name for contender in CONTENDERS), *forms])
+    return {path: next((n for n in (path.stem, path.name) if taken[n] == 1), str(path)) for path in paths}
+
+
+def _contender(file: GivenFile, name: str) -> Contender:
     about = f"{file.path.name}: {file.metadata.form}, {file.metadata.dtype}"
     runtime = "tensorrt" if is_engine(file.path) else "onnxruntime"
-    return Contender(file.path.stem, about, runtime, "file", file=str(file.path.resolve()))
+    return Contender(name, about, runtime, "file", file=str(file.path.resolve()), sha256=file.sha256)
 
 
 def _size(file: GivenFile) -> Size:

@@ -18,6 +18,7 @@ from infsa_deploy.bench.datasheets import datasheet
 from infsa_deploy.bench.machine import this_machine
 from infsa_deploy.bench.plan import CellPlan, GivenFile, Size, plan_files, plan_models
 from infsa_deploy.bench.prepare import Bench, Workshop
+from infsa_deploy.bench.quietness import free_cores
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.files import check_target
@@ -38,7 +39,7 @@ class Request:
         predict: devices of `datasheets` to give floors for.
         output: the results file.
         command: what was typed, for the record.
-        threads_asked: whether the number of threads was; if not, a run that continues a file takes that file's.
+        threads_asked: whether the number of threads was; if not, it is found when the run begins.
     """
 
     files: tuple[Path, ...]
@@ -69,7 +70,7 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
         datasheet(device)
     machine = this_machine()
     known = _known(request)
-    request = _with_threads_of_file(request, known)
+    request = _with_threads(request, known)
     _check_continues(request, known, machine)
     plans = _plans(request, progress)
     missing = [plan for plan in plans if not _measured(plan, known)]
@@ -102,10 +103,12 @@ def _known(request: Request) -> Results:
     return results_file.read([request.output]) if request.output.exists() else Results((), (), (), ())
 
 
-def _with_threads_of_file(request: Request, known: Results) -> Request:
-    if request.threads_asked or not known.runs:
+def _with_threads(request: Request, known: Results) -> Request:
+    """With as many threads as the file that is continued has, or as others leave cores free, where none were asked."""
+    if request.threads_asked:
         return request
-    return replace(request, settings=replace(request.settings, threads=known.runs[-1].settings.threads))
+    threads = known.runs[-1].settings.threads if known.runs else free_cores()
+    return replace(request, settings=replace(request.settings, threads=threads))
 
 
 def _check_continues(request: Request, known: Results, machine: Machine) -> None:
@@ -132,7 +135,7 @@ def _plans(request: Request, progress: Callable[[str, int, int], None]) -> list[
         return height, width
 
     try:
-        files = [_given(workshop, path) for path in request.files]
+        files = [_given(workshop, path) for path in dict.fromkeys(request.files)]
         models = request.models or (() if files else (DEFAULT_MODEL,))
         cells = plan_files(files, request.sizes, request.batches, chosen)
         return cells + plan_models(models, request.sizes, request.batches, chosen, own_size)
@@ -142,7 +145,7 @@ def _plans(request: Request, progress: Callable[[str, int, int], None]) -> list[
 
 def _given(workshop: Workshop, path: Path) -> GivenFile:
     found = _ask(workshop, "describe", path=str(path))
-    return GivenFile(path, decode(ModelMetadata, found["metadata"]))
+    return GivenFile(path, decode(ModelMetadata, found["metadata"]), found["sha256"])
 
 
 def _ask(workshop: Workshop, do: str, **arguments: Any) -> Any:
@@ -153,9 +156,16 @@ def _ask(workshop: Workshop, do: str, **arguments: Any) -> Any:
 
 
 def _measured(plan: CellPlan, known: Results) -> bool:
-    """Whether the file has the cell with everyone who is now asked for; a cell is measured whole, or not at all."""
-    wanted = {contender.name for contender in plan.contenders}
-    return any(cell.key == plan.key and wanted <= {row.contender for row in cell.rows} for cell in known.cells)
+    """Whether the file has the cell with everyone who is now asked for, given files as they are now.
+
+    A cell is measured whole, or not at all.
+    """
+    for cell in known.cells:
+        hashes = {row.contender: row.file_sha256 for row in cell.rows}
+        same = (who.name in hashes and who.sha256 in (None, hashes[who.name]) for who in plan.contenders)
+        if cell.key == plan.key and all(same):
+            return True
+    return False
 
 
 def _begin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -61,17 +62,25 @@ def test_files_of_one_model_share_a_cell(artefact):
     _, metadata = load_model(artefact)
     other_size = replace(metadata, image=replace(metadata.image, height=32, width=32))
     any_size = replace(metadata, image=replace(metadata.image, multiple_of=8))
-    files = [GivenFile(artefact, metadata), GivenFile(artefact, other_size), GivenFile(artefact, any_size)]
+    files = [GivenFile(artefact, metadata, "f") for metadata in (metadata, other_size, any_size)]
     own = plan_files(files, [], [1], ())
     assert [(cell.height, len(cell.contenders)) for cell in own] == [(16, 2), (32, 2)]
     asked = plan_files(files, [(16, 16)], [1, 2], ())
     assert [(cell.batch, len(cell.contenders)) for cell in asked] == [(1, 3), (2, 3)]
 
 
+def test_every_row_has_a_name_of_its_own(artefact):
+    _, metadata = load_model(artefact)
+    paths = ["a/m.onnx", "b/m.onnx", "b/n.onnx", "n.engine", "ours-fp32.onnx", "b/last.onnx"]
+    (cell,) = plan_files([GivenFile(Path(path), metadata, path) for path in paths], [(16, 16)], [1], ())
+    assert names(cell.contenders) == ["a/m.onnx", "b/m.onnx", "n.onnx", "n.engine", "ours-fp32.onnx", "last"]
+    assert [contender.sha256 for contender in cell.contenders] == paths
+
+
 def test_a_file_without_a_source(artefact):
     _, metadata = load_model(artefact)
     with pytest.raises(UsageError, match="reference"):
-        plan_files([GivenFile(artefact, replace(metadata, source=ModelSource()))], [], [1], ())
+        plan_files([GivenFile(artefact, replace(metadata, source=ModelSource()), "f")], [], [1], ())
 
 
 def test_names_of_sources():

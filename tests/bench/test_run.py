@@ -14,12 +14,17 @@ import pytest
 
 from infsa_deploy import results_file
 from infsa_deploy.bench import prepare
-from infsa_deploy.bench.run import Request, run_bench
+from infsa_deploy.bench import run as run_module
+from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.plan import CellPlan
+from infsa_deploy.bench.run import Request, _measured, _with_threads, run_bench
 from infsa_deploy.bench.settings import settings_for
 from infsa_deploy.errors import UsageError
 from infsa_deploy.measurements import OK, REFUSED
+from infsa_deploy.results_file import Results
 from tests.test_validate import damage
 
+NOTHING = Results((), (), (), ())
 SETTINGS = settings_for(1, "cpu", quick=True, energy=False)
 
 
@@ -131,6 +136,25 @@ def test_other_settings_do_not_mix(measured, artefact):
     output, _ = measured
     with pytest.raises(UsageError, match="other settings"):
         run_bench(request(output, [artefact], settings=replace(SETTINGS, rounds=3)), ignore)
+
+
+def test_a_file_that_has_changed_is_measured_again(measured, artefact):
+    _, results = measured
+    (cell,) = results.cells
+    size = (cell.height, cell.width)
+    for name in ("tiny_linear", "damaged"):  # one with figures, one refused
+        known = rows_of(results)[name].file_sha256
+        for sha256, there in ((known, True), ("of another file", False)):
+            who = (Contender(name, "", "onnxruntime", "file", file="it", sha256=sha256),)
+            assert _measured(CellPlan(cell.model, cell.source, *size, cell.batch, who), results) is there
+
+
+def test_free_cores_are_watched_only_where_no_one_says_how_many_threads(measured, monkeypatch):
+    monkeypatch.setattr(run_module, "free_cores", lambda: 3)
+    assert _with_threads(request("new.jsonl", [], threads_asked=False), NOTHING).settings.threads == 3
+    monkeypatch.delattr(run_module, "free_cores")
+    assert _with_threads(request("new.jsonl", []), NOTHING).settings == SETTINGS
+    assert _with_threads(request("old.jsonl", [], threads_asked=False), measured[1]).settings == SETTINGS
 
 
 def test_a_run_that_names_no_threads_goes_on_with_those_of_the_file(measured, artefact):
