@@ -168,7 +168,7 @@ class _GpuCounter:
     def settings(self) -> tuple[int | None, float | None]:
         import pynvml
 
-        clock = pynvml.nvmlDeviceGetClockInfo(pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.NVML_CLOCK_SM)
+        clock = pynvml.nvmlDeviceGetClockInfo(self._gpus.gpus[0].handle, pynvml.NVML_CLOCK_SM)
         return int(clock), float(self._gpus.get_power_management_limit(0)) / 1000
 
 

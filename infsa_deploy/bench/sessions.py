@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from infsa_deploy.bench.contenders import Program
 from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import HostError
 from infsa_deploy.runtime import Session, TensorInfo
 
 SEED = 0
@@ -71,6 +72,8 @@ def _tensorrt(what: Opening) -> Session:
 
 
 def _openvino(what: Opening) -> Session:
+    if what.device != "cpu":
+        raise HostError(f"OpenVINO is not measured on {what.device}.", "its contenders run on the CPU.", "")
     from infsa_deploy.runtime.openvino import OpenVinoSession
 
     return OpenVinoSession(str(what.path), what.dtype, what.threads)

@@ -9,11 +9,14 @@ import os
 import numpy as np
 import pytest
 
+from infsa_deploy.bench import jobs as jobs_module
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.jobs import Jobs
 from infsa_deploy.bench.worker import serve
 from infsa_deploy.config import ModelSource
+from infsa_deploy.errors import HostError
 from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT, UNSUPPORTED
+from infsa_deploy.runtime.protocol import TensorInfo
 
 OPENING = {"program": "reference", "dtype": "fp32", "path": None, "threads": 1, "device": "cpu"}
 IMAGE = [3, 16, 16]
@@ -99,12 +102,31 @@ def test_endings_of_jobs_are_told_apart(tmp_path):
 class Counted:
     """Stands in for a model, and counts its calls."""
 
+    runtime = "counted"
+    inputs = (TensorInfo("image", ("batch", *IMAGE), "float32"),)
+
     def __init__(self) -> None:
         self.calls = 0
 
     def __call__(self, feeds):
         self.calls += 1
-        return {}
+        return {"maps": np.arange(24.0).reshape(2, 3, 4)}
+
+
+@pytest.mark.parametrize(("runtime", "calls"), [("eager", 0), ("compile", 1)])
+def test_compiling_is_no_call(runtime, calls, monkeypatch):
+    session, jobs = Counted(), Jobs()
+    monkeypatch.setitem(jobs_module.OPENERS, runtime, lambda what: session)
+    opening = {**OPENING, "source": ModelSource().__dict__}
+    assert jobs.open(opening, runtime, batch=2, image=IMAGE, limit=None) == "counted"
+    assert session.calls == calls
+    assert jobs.warm_up(most_calls=1, slow_call_s=10.0)["logits"] == list(range(12))
+
+
+def test_openvino_is_not_measured_as_a_gpu(artefact):
+    what = {**OPENING, "source": ModelSource().__dict__, "path": str(artefact), "device": "cuda"}
+    with pytest.raises(HostError, match="OpenVINO is not measured on cuda"):
+        Jobs().open(what, "openvino", batch=1, image=IMAGE, limit=None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,11 +107,18 @@ class ReplayedGpus:
     def __init__(self, device: Replay) -> None:
         self._device = device
 
+    @property
+    def gpus(self):
+        return [SimpleNamespace(handle="of the GPU that the counter is of")]
+
     def __len__(self) -> int:
         return 1
 
     def supports_get_total_energy_consumption(self, index: int) -> bool:
         return index == 0
+
+    def get_power_management_limit(self, index: int) -> int:
+        return 400_000
 
     def get_total_energy_consumption(self, index: int) -> int:
         return round(self._device.read_j() * 1000)
@@ -124,6 +132,18 @@ def test_a_gpu_is_read_through_zeus(monkeypatch):
     assert found.counter is not None
     assert "NVML" in found.counter
     assert found.idle_w == pytest.approx(IDLE_W, rel=1 / WINDOW_STEPS)
+
+
+def test_the_clock_is_that_of_the_gpu_whose_energy_is_read(monkeypatch):
+    """Of the GPUs that are there, this process may see others than the first."""
+    device_layer = pytest.importorskip("zeus.device", reason="needs the extra `energy` (zeus), which is not installed")
+    import pynvml
+
+    monkeypatch.setattr(device_layer, "get_gpus", lambda: ReplayedGpus(Replay(0.1)))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: "of the first")
+    clocks = {"of the first": 345, "of the GPU that the counter is of": 1410}
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetClockInfo", lambda handle, kind: clocks[handle])
+    assert energy.find_counter("cuda").settings() == (1410, 400.0)
 
 
 @pytest.fixture
