@@ -39,6 +39,8 @@ def default_engine(model: Path, config: EngineConfig) -> Path:
 def build(model: Path, output: Path, config: EngineConfig, listener: Listener) -> EngineRecord:
     """Build an engine from the export `model`; raises as engine.build_engine, ModelError for a graph not retyped."""
     check_target(output)
+    if output.resolve() == model.resolve():
+        raise UsageError(f"the engine would replace {model}.", "it is to be built from that.", "give another -o FILE.")
     with _retyped(model, config, listener) as (path, origin):
         return build_engine(path, output, config, listener, origin)
 

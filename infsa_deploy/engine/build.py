@@ -22,7 +22,7 @@ from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
 from infsa_deploy.engine.sidecar import sidecar_path
 from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
-from infsa_deploy.files import sha256, written_whole
+from infsa_deploy.files import check_target, sha256, written_whole
 from infsa_deploy.records import ModelMetadata, to_json
 from infsa_deploy.sizes import format_bytes
 from infsa_deploy.version import __version__
@@ -185,6 +185,7 @@ def _read_cache(path: Path | None) -> bytes | None:
     """The cache's contents; empty for a file that does not exist yet, which starts a new cache."""
     if path is None:
         return None
+    check_target(path)
     try:
         return path.read_bytes() if path.exists() else b""
     except OSError as error:

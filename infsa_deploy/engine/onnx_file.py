@@ -47,7 +47,7 @@ class OnnxFile:
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read the file; ModelError when it is missing, empty, truncated or not ONNX."""
+    """Read the file; ModelError when it is missing, empty, truncated or not ONNX, or lacks weights kept apart."""
     import onnx
 
     check_model_file(path)
@@ -58,6 +58,7 @@ def read_onnx(path: Path) -> OnnxFile:
         raise ModelError(f"{path} is no ONNX model, or a truncated one.", reason, "export it again.") from error
     if not proto.graph.node:
         raise ModelError(f"{path} is no ONNX model, or an empty one.", "it has no nodes.", "export it again.")
+    _check_external(proto.graph, path)
     custom = [node for node in proto.graph.node if node.domain == DOMAIN]
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     return OnnxFile(
@@ -86,6 +87,26 @@ def check_for_engines(file: OnnxFile) -> None:
             "its ranges are taken at run time, which is for CPUs; engines need Q/DQ nodes with ranges of their own.",
             "export it again with --int8 --calibration FOLDER, or without --int8.",
         )
+
+
+def _check_external(graph: onnx.GraphProto, path: Path) -> None:
+    """Raise ModelError unless each weight that lies in a file of its own is there, all of it."""
+    import onnx
+
+    for tensor in graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        beside = path.parent / place["location"]
+        needed = int(place.get("offset", 0)) + int(place.get("length") or _tensor_bytes(tensor))
+        present = beside.stat().st_size if beside.is_file() else None
+        if present is None or present < needed:
+            why = f"it has {present:,} bytes; {tensor.name} ends at {needed:,}." if present is not None else ""
+            raise ModelError(
+                f"{beside}, which holds weights of {path.name}, {'is cut off' if why else 'does not exist'}.",
+                why,
+                f"copy {place['location']} along with the model, or export it again.",
+            )
 
 
 def _inputs(graph: onnx.GraphProto) -> dict[str, Axes]:

@@ -82,6 +82,12 @@ def _unloadable(path: Path, provider: str, reason: str) -> DeployError:
             f"it lacks an operator in the model's type: {reason}",
             "export with --dtype fp32 or fp16, or build a TensorRT engine.",
         )
+    if "external" in reason.lower() or f"{path.name}.data" in reason:
+        return ModelError(
+            f"{path} cannot be loaded by ONNX Runtime.",
+            f"the file beside it that holds its weights is missing or cut off: {reason}",
+            f"copy {path.name}.data along with the model, or export it again.",
+        )
     why = f"it is no ONNX model, or a truncated one: {reason}"
     return ModelError(f"{path} cannot be loaded by ONNX Runtime.", why, "export it again.")
 

@@ -235,6 +235,22 @@ def test_truncated_model(exported, build, double, left_over):
     assert left_over() == []
 
 
+@pytest.mark.parametrize("precision", ["fp16", None])
+@pytest.mark.parametrize(("kept", "message"), [(None, "does not exist"), (100, "is cut off")])
+def test_weights_kept_apart_that_are_not_there(exported, tmp_path, double, left_over, precision, kept, message):
+    model = exported("linear")
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="w.data", size_threshold=0)
+    weights = (tmp_path / "w.data").read_bytes()
+    (tmp_path / "w.data").unlink()
+    if kept is not None:
+        (tmp_path / "w.data").write_bytes(weights[:kept])
+    config = EngineConfig(precision=precision, plugin_library=double)
+    with pytest.raises(ModelError, match=rf"w\.data, which holds weights of linear\.onnx, {message}") as failed:
+        build_retyped(model, tmp_path / "m.engine", config, Listener())
+    assert "copy w.data along" in failed.value.fix
+    assert left_over() == []
+
+
 def test_a_parser_that_aborts_is_an_error_not_a_dead_process(exported, build, double, monkeypatch, left_over):
     monkeypatch.setattr("infsa_deploy.engine.child.alias_folder", lambda flavor, folder: None)
     with pytest.raises(BuildError, match="ended by SIGABRT") as failed:

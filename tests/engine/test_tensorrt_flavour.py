@@ -64,6 +64,13 @@ def test_timing_cache_is_made_and_recorded(exported, build, tmp_path):
     assert cache.stat().st_size > 0
 
 
+def test_a_timing_cache_that_cannot_be_written_is_told_before_the_build(exported, build, tmp_path, left_over):
+    with pytest.raises(UsageError, match="cannot write") as failed:
+        build(exported("linear"), plugins=False, timing_cache=tmp_path / "nowhere" / "cache")
+    assert "mkdir" in failed.value.fix
+    assert left_over() == []
+
+
 def test_foreign_timing_cache(exported, build, tmp_path, left_over):
     cache = tmp_path / "cache"
     cache.write_bytes(b"of another program" * 9)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from infsa_deploy.errors import HostError, ModelError, UsageError
+from infsa_deploy.export.store import save_model
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.ort import OrtSession
 
@@ -73,6 +74,21 @@ def test_files_that_are_no_model(content, message, tmp_path):
         path.write_bytes(content)
     with pytest.raises(ModelError, match=message):
         OrtSession(path)
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_weights_kept_apart_that_are_not_there(tiny, export, monkeypatch, kept):
+    monkeypatch.setitem(save_model.__kwdefaults__, "external_data_from", 0)
+    path, _ = export(tiny("linear"))
+    data = path.with_name(f"{path.name}.data")
+    content = data.read_bytes()
+    data.unlink()
+    if kept is not None:
+        data.write_bytes(content[:kept])
+    with pytest.raises(ModelError, match="cannot be loaded") as failed:
+        OrtSession(path)
+    assert "weights is missing or cut off" in failed.value.why
+    assert f"copy {data.name}" in failed.value.fix
 
 
 def test_an_absent_provider_is_refused(linear, monkeypatch):
