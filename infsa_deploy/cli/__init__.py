@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from typing import NoReturn
 
 import click
 
@@ -69,23 +70,32 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 ok, 1 unforeseen, 2 usage, 3 environment, 4 model, 5 build, 6 tolerance."""
     try:
         sys.exit(cli.main(arguments, prog_name="infsa-deploy", standalone_mode=False) or 0)
-    except click.exceptions.Abort:
+    except click.exceptions.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # which click takes for Ctrl-D at a prompt; we have none
+            _unforeseen()
         click.echo("interrupted; nothing half-written was left.", err=True)
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (DeployError, ModuleNotFoundError) as error:
-        known = _missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+    except (DeployError, ModuleNotFoundError, OSError) as error:
+        known = error if isinstance(error, DeployError) else _of_this_machine(error)
         click.echo(f"{click.style('error:', fg='red')} {known}", err=True)
         sys.exit(known.exit_code)
     except Exception:
-        traceback.print_exc()
-        click.echo("this is a bug: please report it with the lines above.", err=True)
-        sys.exit(1)
+        _unforeseen()
 
 
-def _missing_extra(error: ModuleNotFoundError) -> DeployError:
+def _unforeseen() -> NoReturn:
+    traceback.print_exc()
+    click.echo("this is a bug: please report it with the lines above.", err=True)
+    sys.exit(1)
+
+
+def _of_this_machine(error: ModuleNotFoundError | OSError) -> DeployError:
+    if isinstance(error, OSError):  # of stdout or the folder for temporary files; others are told where they arise
+        what = f"{error.filename or 'a file or device'} cannot be used."
+        return HostError(what, error.strerror or str(error), "see that it is there, that it may be used, and has room.")
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
         raise error

@@ -230,6 +230,26 @@ def test_a_missing_extra_says_what_to_install(exported, tmp_path):
     assert "pip install 'infsa-deploy[cpu]'" in ended.stderr
 
 
+def test_a_full_disk_under_stdout_is_no_bug():
+    script = "from infsa_deploy.cli import main\nmain(['doctor', '--json'])"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", script], stdout=full, stderr=-1, text=True, env=paths())
+    assert ended.returncode == 3
+    assert "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_end_of_a_file_is_no_interruption(run, monkeypatch):
+    def cut_off():
+        raise EOFError("ran out of input")
+
+    monkeypatch.setattr(doctor, "examine", cut_off)
+    code, _, err = run("doctor")
+    assert code == 1
+    assert "ran out of input" in err
+    assert "interrupted" not in err
+
+
 def test_interrupting_an_export_leaves_nothing(checkpoint, tmp_path):
     script = "import sys\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
     typed = [sys.executable, "-c", script, "export", "--weights", str(checkpoint), "-o", "m.onnx"]
