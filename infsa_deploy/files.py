@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,17 +26,17 @@ def written_whole(path: Path) -> Iterator[Path]:
         HostError: the folder is read-only, or the disk is full.
     """
     check_target(path)
-    folder, scratch = path.parent, None
+    folder = path.parent
+    scratch = folder / f".{path.name}.{secrets.token_hex(4)}"  # named before it is made: Ctrl-C may come in between
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=folder))
+        os.mkdir(scratch, 0o700)
         yield scratch / path.name
         for item in sorted(scratch.iterdir(), key=lambda item: item.name == path.name):
             os.replace(item, folder / item.name)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def sha256(path: Path) -> str:

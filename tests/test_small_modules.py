@@ -83,6 +83,19 @@ def test_nothing_appears_on_failure_and_the_old_file_stays(failure, tmp_path):
     assert target.read_text() == "old"
 
 
+def test_an_interruption_just_after_the_scratch_folder_was_made(tmp_path, monkeypatch):
+    make = os.mkdir
+
+    def interrupted(*arguments) -> None:
+        make(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "m"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("number", "why"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "not writable"), (errno.EIO, "Input/output")]
 )

@@ -132,7 +132,7 @@ def test_read_only_folder(run, checkpoint, tmp_path, monkeypatch):
     def refused(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("infsa_deploy.files.tempfile.mkdtemp", refused)
+    monkeypatch.setattr("infsa_deploy.files.os.mkdir", refused)
     code, _, err = run("export", "--weights", checkpoint, "-o", "m.onnx")
     assert code == 3
     assert "not writable" in err
