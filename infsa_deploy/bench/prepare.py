@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,8 @@ class Preparation:
 
     def __init__(self, plan: CellPlan, bench: Bench, workshop: Workshop) -> None:
         self._plan, self._bench, self._workshop = plan, bench, workshop
-        self._traces: dict[str, dict[str, Any] | PointEnded] = {}
-        self._files: dict[str, tuple[str, str] | PointEnded] = {}
+        self._size = {"height": plan.height, "width": plan.width}
+        self._kept: dict[tuple[str, str], Any] = {}
         self.tokens: int | None = None
         bench.keep_exports_of(plan.source)
 
@@ -98,52 +99,52 @@ class Preparation:
     def _prepare(self, entry: Entry) -> None:
         contender = entry.contender
         self._bench.progress(f"{self._plan.title}: {contender.name}: preparing")
-        trace = self._trace(contender)
-        entry.image, entry.work = trace["image"], decode(Work, trace["work"])
-        entry.need_bytes = trace["peak_bytes"] if contender.runtime == "eager" else _least(trace)
+        trace = self._once(("trace", contender.program), partial(self._trace, contender.program))
+        entry.image = trace["image"]
         if contender.program == "reference":
             self.tokens = trace["tokens"]
-        if contender.file:
-            size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
-            entry.need_bytes = min(entry.need_bytes, self._workshop.ask("need", path=contender.file, **size))
+        if contender.export or contender.file:
+            key = ("file", contender.file or repr(contender.export))
+            entry.opening["path"], entry.sha256 = self._once(key, partial(self._file, contender, trace))
+        else:
+            entry.work = decode(Work, trace["work"])
+        entry.need_bytes = self._need(entry, trace)
         if self._bench.settings.device == "cpu":
             _refuse_what_cannot_fit(entry.need_bytes, trace, contender)
-        if contender.export or contender.file:
-            entry.opening["path"], entry.sha256 = self._file(contender, trace)
-            size = {"batch": self._plan.batch, "height": self._plan.height, "width": self._plan.width}
-            counted = self._workshop.ask("count", path=entry.opening["path"], **size)
+        if path := entry.opening["path"]:
+            self._once(("validation", path), partial(self._validated, entry, trace))
+            counted = self._workshop.ask("count", path=path, batch=self._plan.batch, **self._size)
             entry.work = _computed_in(decode(Work, counted), contender) if counted else None
 
-    def _trace(self, contender: Contender) -> dict[str, Any]:
-        program = contender.program
-        if program not in self._traces:
-            source = asdict(self._plan.source)
-            self._traces[program] = self._kept("trace", source=source, program=program, batch=self._plan.batch)
-        found = self._traces[program]
-        if isinstance(found, PointEnded):
-            raise found
-        return found
-
-    def _file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str]:
-        key = contender.file or repr(contender.export)
-        if key not in self._files:
+    def _once(self, key: tuple[str, str], step: Callable[[], Any]) -> Any:
+        """What `step` gives, or how it ended, kept by `key` for the contenders that share it."""
+        if key not in self._kept:
             try:
-                self._files[key] = self._ready_file(contender, trace)
+                self._kept[key] = step()
             except PointEnded as ended:
-                self._files[key] = ended
-        found = self._files[key]
-        if isinstance(found, PointEnded):
-            raise found
-        return found
+                self._kept[key] = ended
+        if isinstance(self._kept[key], PointEnded):
+            raise self._kept[key]
+        return self._kept[key]
 
-    def _ready_file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str]:
+    def _trace(self, program: str) -> Any:
+        return self._workshop.ask("trace", source=asdict(self._plan.source), program=program, batch=self._plan.batch)
+
+    def _file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str | None]:
         if contender.file:
-            path, sha256 = contender.file, self._workshop.ask("describe", path=contender.file)["sha256"]
-        else:
-            assert contender.export
-            path, sha256 = self._exported(contender.name, contender.export, trace)
-        self._validated(path, sha256, contender, trace)
-        return path, sha256
+            return contender.file, contender.sha256
+        assert contender.export
+        return self._exported(contender.name, contender.export, trace)
+
+    def _need(self, entry: Entry, trace: dict[str, Any]) -> int:
+        """Bytes of a call: of eager what it takes, of others what they take at least; a file knows of its tiles."""
+        if entry.contender.runtime == "eager":
+            return int(trace["peak_bytes"])
+        least = int(trace["largest_bytes"] + trace["work"]["weights_bytes"] + trace["work"]["input_bytes"])
+        path = entry.opening["path"]
+        if path is None or entry.contender.runtime == "openvino":  # which holds whole what the file walks in tiles
+            return least
+        return min(least, int(self._workshop.ask("need", path=path, batch=self._plan.batch, **self._size)))
 
     def _exported(self, name: str, config: ExportConfig, trace: dict[str, Any]) -> tuple[str, str]:
         key, exports = (self._plan.source, config), self._bench.exports
@@ -155,36 +156,28 @@ class Preparation:
             exports[key] = (path, self._workshop.ask("export", **asked))
         return exports[key]
 
-    def _validated(self, path: str, sha256: str, contender: Contender, trace: dict[str, Any]) -> None:
+    def _validated(self, entry: Entry, trace: dict[str, Any]) -> None:
         """Have `validate` pass the file, unless it has before; PointEnded when it does not."""
+        path, sha256 = entry.opening["path"], entry.sha256
+        assert sha256
         known = self._bench.validations.get(sha256)
         if known is None:
-            self._bench.progress(f"{self._plan.title}: {contender.name}: validating")
+            self._bench.progress(f"{self._plan.title}: {entry.contender.name}: validating")
             _refuse_what_cannot_be_validated(trace, self._plan.batch)
-            size = {"height": self._plan.height, "width": self._plan.width}
-            found = self._workshop.ask(
-                "validate", path=path, sha256=sha256, threads=self._bench.settings.threads, **size
-            )
-            known = self._bench.validations[sha256] = decode(Validation, found)
+            asked = {"path": path, "sha256": sha256, "threads": self._bench.settings.threads, **self._size}
+            known = self._bench.validations[sha256] = decode(Validation, self._workshop.ask("validate", **asked))
             self._bench.remember(known)
         if not known.passed:
             raise PointEnded(REFUSED, f"validate does not pass it: {known.detail}")
-
-    def _kept(self, do: str, **arguments: Any) -> dict[str, Any] | PointEnded:
-        try:
-            found: dict[str, Any] = self._workshop.ask(do, **arguments)
-            return found
-        except PointEnded as ended:
-            return ended
 
 
 def _refuse_what_cannot_fit(need: int, trace: dict[str, Any], contender: Contender) -> None:
     free = available_bytes()
     if free is not None and need > free:
-        shape = "x".join(map(str, trace["largest_shape"]))
-        largest = f"its largest tensor, {shape}, takes {format_bytes(trace['largest_bytes'])}"
+        shape, size = "x".join(map(str, trace["largest_shape"])), trace["largest_bytes"]
+        whole = f" (its largest tensor, {shape}, takes {format_bytes(size)})" if size <= need else ""
         least = "" if contender.runtime == "eager" else "at least "
-        reason = f"it needs {least}{format_bytes(need)} ({largest}), and {format_bytes(free)} are free"
+        reason = f"it needs {least}{format_bytes(need)}{whole}, and {format_bytes(free)} are free"
         raise PointEnded(REFUSED, reason)
 
 
@@ -194,11 +187,6 @@ def _refuse_what_cannot_be_validated(trace: dict[str, Any], batch: int) -> None:
     if free is not None and need > free:
         numbers = f"that takes {format_bytes(need)}, and {format_bytes(free)} are free"
         raise PointEnded(REFUSED, f"it cannot be validated against the reference in float64 here: {numbers}")
-
-
-def _least(trace: dict[str, Any]) -> int:
-    """What no runtime does without that keeps the largest tensor whole."""
-    return int(trace["largest_bytes"] + trace["work"]["weights_bytes"] + trace["work"]["input_bytes"])
 
 
 def _computed_in(work: Work, contender: Contender) -> Work:

@@ -29,6 +29,7 @@ class Workshop:
     """Answers as a child would, and writes down what it exported."""
 
     def __init__(self) -> None:
+        self.need_bytes = 1
         self.exported: list[str] = []
         self.started_from: list[str | None] = []
 
@@ -38,6 +39,8 @@ class Workshop:
             self.exported.append(Path(arguments["path"]).name)
             self.started_from.append(arguments["exported"])
             return arguments["path"]
+        if do == "need":
+            return self.need_bytes
         if do == "validate":
             return asdict(Validation(arguments["sha256"], True, ""))
         return TRACE if do == "trace" else None
@@ -83,6 +86,26 @@ def test_what_could_not_be_validated_is_not_exported(bench, monkeypatch):
     assert ended["ours-fp32"].reason.endswith("in float64 here: that takes 3 B, and 2 B are free")
     assert ended["eager"] is None
     assert workshop.exported == []
+
+
+def test_what_works_in_tiles_is_not_refused_for_what_it_never_holds(bench, monkeypatch):
+    monkeypatch.setitem(TRACE, "largest_bytes", 100)
+    monkeypatch.setattr(prepare_module, "available_bytes", lambda: 10)
+    source = ModelSource(model="m", image_size=(16, 16))
+    contenders = choose(["ours-fp32", "ours-openvino-fp32"], baselines=False, files=False)
+
+    def ended(workshop: Workshop):
+        preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
+        entries = {entry.contender.name: entry for entry in map(preparation.entry, contenders)}
+        return entries, [entries[name].ended and entries[name].ended.reason for name in entries]
+
+    entries, (_, _, ours, on_openvino) = ended(Workshop())
+    assert (ours, entries["ours-fp32"].need_bytes) == (None, 1)
+    assert on_openvino == "it needs at least 102 B (its largest tensor, 1, takes 100 B), and 10 B are free"
+    assert entries["ours-openvino-fp32"].work is None  # the trace's is the reference's
+    workshop = Workshop()
+    workshop.need_bytes = 50
+    assert ended(workshop)[1][2] == "it needs at least 50 B, and 10 B are free"
 
 
 def test_a_validation_that_did_not_pass_is_not_asked_for_again(bench):
