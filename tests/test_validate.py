@@ -51,6 +51,16 @@ def test_a_right_model_passes(variant, exported):
     assert len(phases) == 3
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_model_of_a_fixed_batch(batch, tiny, tmp_path):
+    weights, path = tmp_path / "m.safetensors", tmp_path / "m.onnx"
+    save_vit(tiny("linear").module, weights)
+    export_reference(load_reference(ModelSource(weights=str(weights))), path, ExportConfig(static_batch=batch))
+    report = validate_model(path, PLAN, threads=1)
+    assert report.passed
+    assert [c.images for c in report.comparisons] == [5, 3]
+
+
 def damage(path, change: float) -> None:
     """Scale the head's weights by 1 + change."""
     model, metadata = load_model(path)

@@ -18,7 +18,7 @@ from infsa_models import digits
 
 from infsa_deploy.config import Int8
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export.quantize import Batches, quantizable, quantize
+from infsa_deploy.export.quantize import Batches, in_batches_of, quantizable, quantize
 from infsa_deploy.export.sources import Reference
 from infsa_deploy.records import QuantizationReport
 
@@ -107,8 +107,9 @@ def run_logits(model: ir.Model, batches: Batches) -> Logits:
     options.log_severity_level = 3
     content = ir.to_proto(model).SerializeToString()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return np.concatenate([session.run(None, {name: batch})[0] for batch in batches]).astype(np.float64)
+    image, images = session.get_inputs()[0], sum(map(len, batches))
+    logits = [session.run(None, {image.name: batch})[0] for batch in in_batches_of(image.shape[0], batches)]
+    return np.concatenate(logits)[:images].astype(np.float64)
 
 
 def relative_error(found: Logits, exact: Logits) -> float:

@@ -49,25 +49,24 @@ def quantize(model: ir.Model, nodes: Sequence[str], kind: Int8, calibration: Bat
 
     Args:
         model: float32; custom nodes keep their bodies and attributes.
-        nodes: names out of `quantizable(model)`; an empty list returns a plain copy.
+        nodes: names out of `quantizable(model)`.
         kind: `dynamic` or `static`.
         calibration: image batches [B, C, H, W] float32, read by `static` only.
     """
     with tempfile.TemporaryDirectory() as folder, _quiet():
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         ir.save(model, source, external_data="float.onnx.data")
-        if not nodes:
-            return _loaded(source, model)
         common: dict[str, Any] = {"nodes_to_quantize": list(nodes), "per_channel": True, "weight_type": QuantType.QInt8}
         common["use_external_data_format"] = True
         if kind == "dynamic":
             quantize_dynamic(source, target, extra_options={"MatMulConstBOnly": True}, **common)
         else:
-            name = str(model.graph.inputs[0].name)
+            image = model.graph.inputs[0]
+            batches = in_batches_of(image.shape[0] if image.shape is not None else None, calibration)
             quantize_static(
                 source,
                 target,
-                _Reader(name, calibration),
+                _Reader(str(image.name), batches),
                 quant_format=QuantFormat.QDQ,
                 activation_type=QuantType.QInt8,
                 calibrate_method=CalibrationMethod.MinMax,
@@ -80,6 +79,15 @@ def quantize(model: ir.Model, nodes: Sequence[str], kind: Int8, calibration: Bat
                 **common,
             )
         return _loaded(target, model)
+
+
+def in_batches_of(size: object, batches: Batches) -> Batches:
+    """The same images `size` at a time, the last batch filled up with its last image; as given unless it is a number."""
+    if not isinstance(size, int):
+        return batches
+    images = np.concatenate(batches)
+    filled = np.concatenate([images, np.repeat(images[-1:], -len(images) % size, axis=0)])
+    return np.split(filled, len(filled) // size)
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]  # the package has no types

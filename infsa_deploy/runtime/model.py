@@ -20,7 +20,7 @@ from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.images import Picture, Pixels
 from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
 from infsa_deploy.runtime.pool import SessionPool
-from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_padded
+from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_in_pieces
 
 Pictures = Sequence[Picture] | npt.NDArray[Any]
 
@@ -67,7 +67,6 @@ class Model:
         self.outputs: tuple[TensorInfo, ...] = session.outputs
         self.runtime: str = session.runtime
         self._max_batch, self._on_host = session.max_batch, session.on_host
-        self._names = [info.name for info in session.outputs]
         batch = session.inputs[0].shape[0]
         self._fixed = batch if isinstance(batch, int) else None
         self._pool = SessionPool(session, contexts)
@@ -90,10 +89,8 @@ class Model:
         """
         if not len(images):
             raise UsageError("no image was given.", "the array is empty.", "give one image or more.")
-        size = self._fixed or self._max_batch or len(images)
         with self._pool.lent() as session:
-            pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
-        return pieces[0] if len(pieces) == 1 else {n: np.concatenate([p[n] for p in pieces]) for n in self._names}
+            return call_in_pieces(session, images)
 
     def preprocess(self, picture: Picture) -> npt.NDArray[Any]:
         """Scale, crop and normalise one picture to [1, C, H, W] in the model's input type; raises as read_image."""

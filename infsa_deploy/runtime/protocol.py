@@ -69,14 +69,11 @@ class ModelSession(Session, Protocol):
 
 
 def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
-    """Run a batch of images on a model of one input, in as many calls as its `max_batch` demands."""
-    (image_input,) = session.inputs
-    size = session.max_batch or len(images)
-    pieces = [
-        session({image_input.name: images[start : start + size].astype(image_input.dtype)})
-        for start in range(0, len(images), size)
-    ]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    """Run [B, ...] images on a model of one input, in as many calls as its fixed batch or its `max_batch` demands."""
+    fixed = session.inputs[0].shape[0]
+    size = fixed if isinstance(fixed, int) else session.max_batch or len(images)
+    pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
+    return pieces[0] if len(pieces) == 1 else {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
 
 
 def call_padded(session: Session, images: npt.NDArray[Any]) -> Arrays:

@@ -14,7 +14,7 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import quantization_plan
 from infsa_deploy.export.pipeline import export_quantized, export_reference
 from infsa_deploy.export.quantization_plan import quantize_measured, relative_error, run_logits
-from infsa_deploy.export.quantize import quantizable, quantize
+from infsa_deploy.export.quantize import in_batches_of, quantizable, quantize
 
 
 @pytest.fixture
@@ -51,11 +51,20 @@ def test_dynamic_and_static_forms(tiny, export, calibration):
         onnx.checker.check_model(ir.to_proto(quantized))
 
 
-def test_nothing_to_quantize_is_the_same_model(tiny, export, calibration):
-    _, model = export(tiny("pure"))
-    np.testing.assert_array_equal(
-        run_logits(quantize(model, [], "dynamic", calibration), calibration), run_logits(model, calibration)
-    )
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_fixed_batch(kind, tiny, calibration, tmp_path):
+    config = ExportConfig(int8=kind, static_batch=3)
+    report = export_reference(tiny("linear"), tmp_path / "m.onnx", config, calibration=calibration)
+    assert report.quantization.images == 8
+    assert report.quantization.kept_float == ()
+
+
+def test_images_in_batches_of_a_number(calibration):
+    batches = in_batches_of(3, calibration)
+    assert [len(batch) for batch in batches] == [3, 3, 3]
+    joined = np.concatenate(calibration)
+    np.testing.assert_array_equal(np.concatenate(batches), np.concatenate([joined, joined[-1:]]))
+    assert in_batches_of("batch", calibration) is calibration
 
 
 def test_the_worst_product_is_kept_in_float(tiny, export, calibration, monkeypatch):
