@@ -82,6 +82,7 @@ def validate_model(
 
     Raises:
         ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
+        UsageError: the plan leaves nothing to compare.
     """
     candidate = open_artefact(path, threads=threads)
     metadata = candidate.metadata
@@ -238,7 +239,8 @@ def _comparison(name: str, kind: str, exact: Any, narrow: Any, found: Any, metad
         allowed += metadata.quantization_error * scale
     flat, other = exact.reshape(images, -1), found.reshape(images, -1)
     norms = np.linalg.norm(flat, axis=1) * np.linalg.norm(other, axis=1)
-    cosine = np.divide((flat * other).sum(axis=1), norms, out=np.ones(images), where=norms > 0)
+    directionless = (flat == other).all(axis=1).astype(np.float64)  # zeros point where zeros do, and nothing else does
+    cosine = np.divide((flat * other).sum(axis=1), norms, out=directionless, where=norms > 0)
     return OutputComparison(
         output=name,
         inputs=kind,
@@ -260,6 +262,12 @@ def sample_images(plan: Plan, spec: ImageSpec, dtype: str) -> Batch:
 def _inputs(plan: Plan, spec: ImageSpec, dtype: str) -> dict[str, Iterator[Batch]]:
     """Batches by kind; noise is outside the range that int8 is calibrated for, and says nothing of it."""
     counts = {"real": plan.real, "random": 0 if dtype == "int8" else plan.random}
+    if not any(counts.values()):
+        raise UsageError(
+            "there is nothing to compare.",
+            "int8 is compared on real images, and none were asked for.",
+            "add --images 8.",
+        )
     batches = {"real": _real(spec, plan), "random": _random(spec, plan)}
     return {kind: batches[kind] for kind, count in counts.items() if count}
 

@@ -133,3 +133,19 @@ def test_a_module_from_memory_must_be_named(tmp_path):
 def test_an_empty_plan():
     with pytest.raises(UsageError, match="nothing to compare"):
         Plan(0, 0)
+
+
+def test_a_plan_that_is_empty_for_int8(exported):
+    path, _ = exported("linear")
+    model, metadata = load_model(path)
+    save_model(model, replace(metadata, dtype="int8", quantization_error=0.1), path)
+    with pytest.raises(UsageError, match="nothing to compare"):
+        validate_model(path, Plan(0, 3), threads=1)
+
+
+@pytest.mark.parametrize(("found", "cosine"), [(0.0, 0.0), (float("nan"), 0.0), (-2.0, -1.0), (2.0, 1.0)])
+def test_the_cosine_of_an_output_that_is_silently_zero(found, cosine, exported):
+    _, metadata = load_model(exported("linear")[0])
+    exact = np.array([[1.0, 2.0], [0.0, 0.0]])
+    compared = validate._comparison("logits", "real", exact, exact, found * exact, metadata)
+    assert compared.cosine == pytest.approx(cosine)

@@ -20,11 +20,11 @@ from infsa_deploy.config import Int8
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.quantize import Batches, in_batches_of, quantizable, quantize
 from infsa_deploy.export.sources import Reference
-from infsa_deploy.records import QuantizationReport
+from infsa_deploy.records import ImageSpec, QuantizationReport
 
 ERROR_LIMIT = 0.05  # root mean square error of the logits over their root mean square
 
-DIGITS_INPUT = (digits.IMAGE_SIDE, 1)  # height, channels
+DIGITS_IMAGE = ImageSpec(1, digits.IMAGE_SIDE, digits.IMAGE_SIDE, (digits.MEAN,), (digits.STD,))
 TEST_BATCH = 50
 
 Logits = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ def quantize_reported(
             "int8 needs images to measure its error on.", "none were given.", "add --calibration zoo, or a folder."
         )
     quantized, report = quantize_measured(model, kind, calibration, progress=progress)
-    if reference.classes != digits.CLASS_NAMES or (reference.image.height, reference.image.channels) != DIGITS_INPUT:
+    if (reference.classes, reference.image) != (digits.CLASS_NAMES, DIGITS_IMAGE):
         return quantized, report
     progress("measuring accuracy on the digits test set")
     test = digits.test_set()

@@ -8,13 +8,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from infsa_models import digits
 
 from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import quantization_plan
 from infsa_deploy.export.pipeline import export_quantized, export_reference
-from infsa_deploy.export.quantization_plan import quantize_measured, relative_error, run_logits
+from infsa_deploy.export.quantization_plan import quantize_measured, quantize_reported, relative_error, run_logits
 from infsa_deploy.export.quantize import in_batches_of, quantizable, quantize
+from infsa_deploy.records import ImageSpec
 
 
 @pytest.fixture
@@ -109,6 +111,19 @@ def test_export_says_what_it_did(tiny, calibration, tmp_path):
     with pytest.raises(UsageError, match="needs images"):
         export_reference(reference, tmp_path / "n.onnx", config)
     assert not (tmp_path / "n.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("width", "mean", "measured"), [(64, digits.MEAN, True), (96, digits.MEAN, False), (64, 0.5, False)]
+)
+def test_accuracy_is_measured_only_where_the_digits_are_the_models_input(width, mean, measured, tiny, export):
+    reference = tiny("linear", image_size=(64, width), in_channels=1, num_classes=10)
+    image = ImageSpec(1, 64, width, (mean,), (digits.STD,))
+    _, model = export(reference)
+    reference = replace(reference, classes=digits.CLASS_NAMES, image=image)
+    images = [np.zeros((2, 1, 64, width), np.float32) + 0.5]
+    _, report = quantize_reported(model, reference, "dynamic", images, lambda phase: None)
+    assert (report.accuracy_after is not None) == measured
 
 
 @pytest.mark.parametrize("variant", ["linear", "pure"])
