@@ -27,10 +27,12 @@ bool serves(Entry const& entry, char const* kernel, DataType type, int size) {
 }
 
 // Machine code runs on its own SM, and on later ones of the same major version where it is not architecture-specific,
-// which from compute capability 9 on it is. PTX runs on its own SM and on every later one.
-bool runsOn(Entry const& entry, int sm) {
-    if (entry.ptx) return entry.sm <= sm;
-    return entry.sm == sm || (sm < 90 && entry.sm / 10 == sm / 10 && entry.sm < sm);
+// which from compute capability 9 on it is. PTX runs on its own SM and on every later one. SM 86 and 89 have less shared
+// memory than SM 80.
+bool runsOn(Entry const& entry, Device const& device) {
+    if (entry.shared > device.shared) return false;
+    if (entry.ptx || entry.sm == device.sm) return entry.sm <= device.sm;
+    return device.sm < 90 && entry.sm / 10 == device.sm / 10 && entry.sm < device.sm;
 }
 
 // Machine code before PTX, then the nearest SM, then the smallest variant.
@@ -98,17 +100,18 @@ Device Device::current() {
     ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major);
     ask(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, minor);
     ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, found.multiprocessors);
+    ask(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, found.shared);
     found.sm = 10 * major + minor;
     return found;
 }
 
-Entry const& select(char const* kernel, DataType type, int size, int sm) {
+Entry const& select(char const* kernel, DataType type, int size, Device const& device) {
     Entry const* best = nullptr;
     for (auto const& entry : kEntries)
-        if (serves(entry, kernel, type, size) && runsOn(entry, sm) && (!best || better(entry, *best))) best = &entry;
+        if (serves(entry, kernel, type, size) && runsOn(entry, device) && (!best || better(entry, *best))) best = &entry;
     if (!best)
-        throw Error("No code of kernel ", kernel, " runs on this GPU, SM ", sm, ". The library holds ", embedded(),
-            ". Build it with INFSA_PLUGINS_SM naming ", sm, ".");
+        throw Error("No code of kernel ", kernel, " runs on this GPU, SM ", device.sm, ". The library holds ", embedded(),
+            ". Build it with INFSA_PLUGINS_SM naming ", device.sm, ".");
     return *best;
 }
 

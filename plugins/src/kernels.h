@@ -45,12 +45,13 @@ struct Device {
     CUcontext context;
     int sm;
     int multiprocessors;
+    int shared; // the most bytes of shared memory that a block may have
 
     static Device current();
 };
 
 // The variant for a device that serves `size`; throws Error naming the embedded SMs where there is none.
-Entry const& select(char const* kernel, nvinfer1::DataType type, int size, int sm);
+Entry const& select(char const* kernel, nvinfer1::DataType type, int size, Device const& device);
 
 // A loaded kernel. Plugins share it; the last to let go unloads it.
 class Module {

@@ -58,7 +58,7 @@ public:
     Device const& device() const { return mDevice; }
 
     // The variant of a kernel that serves `size` on this device.
-    Entry const& entry(char const* kernel, int size = 0) const { return select(kernel, mType, size, mDevice.sm); }
+    Entry const& entry(char const* kernel, int size = 0) const { return select(kernel, mType, size, mDevice); }
 
     // Launches a kernel; `arguments` are values in the order that the kernel declares.
     template <typename... Arguments>
