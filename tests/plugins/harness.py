@@ -86,6 +86,9 @@ class Plugin:
     def revive(self) -> Plugin:
         return Plugin(self.harness, self.native.harnessRevive(self.address))
 
+    def outputs(self) -> int:
+        return self.native.harnessOutputs(self.address)
+
     @staticmethod
     def _tensors(tensors: Sequence[torch.Tensor], largest: Sequence[Sequence[int]] | None = None) -> Any:
         array = (Tensor * len(tensors))()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import static_report
 
 from tests.plugins.conftest import ROOT
 
@@ -36,12 +37,19 @@ def test_streaming_kernels_copy_asynchronously(report) -> None:
     assert all(row["async_copies"] for row in report if row["kernel"] in names)
 
 
-def test_the_gates_can_fail() -> None:
-    """Machine code with a spill and with a tensor-core instruction outside of a loop."""
-    sys.path.insert(0, str(ROOT / "plugins"))
-    from static_report import looped_tensor_core_instructions
-
-    before = "/*0010*/ HMMA.16816.F32 R0, R1, R2, R3 ;\n/*0020*/ IADD3 R0, R0, 1, RZ ;\n/*0030*/ @P0 BRA 0x20 ;"
+def test_the_gates_can_fail(monkeypatch) -> None:
+    """Machine code with a spill, with more than an SM has, and with a tensor-core instruction outside of a loop."""
+    before = "/*0010*/ HMMA.16816.F32 R0, R1, R2, R3 ;\n/*0020*/ STL [R1], R4 ;\n/*0030*/ @P0 BRA 0x20 ;"
     inside = before.replace("0x20", "0x10")
-    assert looped_tensor_core_instructions(before) == 0
-    assert looped_tensor_core_instructions(inside) == 1
+    entry = {"kernel": "attend", "dtype": "fp16", "limit": 64, "sm": 86, "warps": 8, "code": before}
+    monkeypatch.setattr(
+        static_report, "_dump", lambda option, code: code if option == "-sass" else "REG:255 STACK:16 SHARED:0"
+    )
+    assert static_report.usage(entry | {"shared": 100 * 1024}, True).failures == [
+        "spills 16 bytes",
+        "shared memory beyond the SM's limit",
+        "no tensor core in a loop",
+        "does not fit an SM",
+    ]
+    tidy = entry | {"shared": 99 * 1024, "code": inside.replace("STL", "STS")}
+    assert static_report.usage(tidy, True).failures == []

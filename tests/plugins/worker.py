@@ -109,13 +109,13 @@ def interleave(built: Any, first: Case, second: Case, threads: bool) -> list[lis
     workspaces = [_configure(plugin, case) for plugin, case in zip(parents, (first, second), strict=True)]
     plugins = [plugin.attach() for plugin in parents]
     results: list[list[torch.Tensor]] = [[], []]
+    codes: list[int] = []
 
     def go(i: int) -> None:
         driver.context(0)
         case = (first, second)[i]
-        code, outputs = plugins[i].enqueue(case.inputs, case.shapes, workspaces[i])
-        assert code == 0, harness.messages() + driver.error
-        results[i] = outputs
+        code, results[i] = plugins[i].enqueue(case.inputs, case.shapes, workspaces[i])
+        codes.append(code)
 
     for _ in range(3):
         runs = [threading.Thread(target=go, args=(i,)) for i in (0, 1)] if threads else []
@@ -123,6 +123,7 @@ def interleave(built: Any, first: Case, second: Case, threads: bool) -> list[lis
             run.start()
         for i, run in enumerate(runs or (0, 1)):
             run.join() if threads else go(i)
+    assert codes == [0] * 6, harness.messages() + driver.error
     for plugin in (*plugins, *parents):
         plugin.close()
     assert driver.alive() == 0
@@ -179,6 +180,17 @@ def revive(built: Any, case: Case) -> tuple[list[torch.Tensor], list[torch.Tenso
     again.close()
     driver.forget()
     return before, after
+
+
+def revived_outputs(built: Any, case: Case) -> int:
+    """How many outputs a plugin made from what another one serialises has."""
+    harness, _ = _opened(built)
+    plugin = harness.create(case.op, case.fields)
+    again = plugin.revive()
+    plugin.close()
+    count = again.outputs()
+    again.close()
+    return count
 
 
 def fail_in_turn(built: Any, case: Case, calls: Sequence[str]) -> dict[str, list[tuple[int, str]]]:

@@ -183,6 +183,10 @@ void* harnessAttach(void* plugin) {
     return capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME)->attachToContext(nullptr);
 }
 
+int harnessOutputs(void* plugin) {
+    return capability<IPluginV3OneBuild>(plugin, PluginCapabilityType::kBUILD)->getNbOutputs();
+}
+
 // Serialises to bytes, as an engine holds them, and creates a plugin from those alone.
 void* harnessRevive(void* plugin) {
     auto* core = capability<IPluginV3OneCore>(plugin, PluginCapabilityType::kCORE);
