@@ -104,7 +104,12 @@ def _check_batch(model: Servable, backend: str, config: ServingConfig) -> None:
     if most and model.largest and most > model.largest:
         why = f"it takes {model.largest} at once."
         raise UsageError(f"{model.path} cannot be given {most} images.", why, f"give --max-batch {model.largest}.")
-    if backend != "python" and (model.smallest > 1 or isinstance(model.input.shape[0], int)):
+    fixed = isinstance(model.input.shape[0], int)
+    if model.smallest > 1 and not fixed:
+        why = f"it was built for {model.smallest} at least, and a request may hold one."
+        fix = "build it again without --min-shapes."
+        raise UsageError(f"{model.path} takes no fewer than {model.smallest} images.", why, fix)
+    if backend != "python" and fixed:
         raise UsageError(
             f"{model.path} takes {model.smallest} images a run, no fewer.",
             f"Triton's {backend} backend does not fill up a batch.",

@@ -135,6 +135,15 @@ def test_a_fixed_batch_needs_our_backend(tiny, export, repo):
         package(path, repo, ServingConfig("python", max_batch=5))
 
 
+@pytest.mark.parametrize("backend", ["auto", "python"])
+def test_an_engine_that_takes_no_single_image(engine, repo, backend):
+    image = TensorProfile("float32", (-1, 1, 64, 64), (2, 1, 64, 64), (8, 1, 64, 64), (16, 1, 64, 64))
+    with pytest.raises(UsageError, match="takes no fewer than 2 images") as refused:
+        package(engine(inputs={"image": image}), repo, ServingConfig(backend))
+    assert "--min-shapes" in refused.value.fix
+    assert not repo.exists()
+
+
 def test_an_engine(engine, repo):
     path = engine()
     assert package(path, repo, ServingConfig()).backend == "tensorrt"
