@@ -9,11 +9,7 @@ from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
 from infsa_deploy.sizes import format_bytes
 
 FLOAT_BYTES = 4
-MEMINFO, CGROUP_LIMIT, CGROUP_USE = (
-    Path("/proc/meminfo"),
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory.current"),
-)
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
@@ -22,8 +18,11 @@ def available_bytes() -> int | None:
         return None
     lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
     free = int(lines["MemAvailable"].split()[0]) * 1024
-    if CGROUP_LIMIT.exists() and (limit := CGROUP_LIMIT.read_text().strip()).isdigit():
-        free = min(free, int(limit) - int(CGROUP_USE.read_text()))
+    maximum = CGROUP / "memory.max"
+    if maximum.exists() and (limit := maximum.read_text().strip()).isdigit():
+        counts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        cached = int(counts["active_file"]) + int(counts["inactive_file"])  # counted as used, and given up on demand
+        free = min(free, int(limit) - int((CGROUP / "memory.current").read_text()) + cached)
     return free
 
 

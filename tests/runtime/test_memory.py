@@ -19,6 +19,20 @@ def test_this_machine_has_memory():
     assert free is None or 0 < free < 2**50
 
 
+def test_what_files_fill_in_a_control_group_is_free(tmp_path, monkeypatch):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 64 kB\nMemAvailable: 9000000 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    assert available_bytes() == 9_000_000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes() == 9_000_000 * 1024
+    (tmp_path / "memory.max").write_text("8000\n")
+    (tmp_path / "memory.current").write_text("7000\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\nfile 6000\nactive_file 2000\ninactive_file 3500\n")
+    assert available_bytes() == 8000 - 7000 + 5500
+
+
 def test_peak_of_a_known_graph(tiny, export):
     """pure: while NeumannAttention runs, the residual, qkv and y are alive, and its workspace; y is one row."""
     _, model = export(tiny("pure", depth=1, mlp_dim=24))
