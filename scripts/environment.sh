@@ -14,7 +14,8 @@ environment() {
     if [ "$(cat "$root/.venv/stamp.$extras" 2>/dev/null)" = "$stamp" ]; then
         return
     fi
-    [ -x "$python" ] || python3 -m venv "$root/.venv"
+    "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$root/.venv" # one cut off has no pip
+    rm -f "$root"/.venv/stamp.* # of what this replaces
     "$python" -m pip install --quiet --constraint "$root/scripts/constraints.txt" \
         --config-settings cmake.define.INFSA_PLUGINS=OFF "$root[$extras]"
     echo "$stamp" > "$root/.venv/stamp.$extras"

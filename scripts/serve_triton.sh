@@ -5,7 +5,7 @@
 # usage: scripts/serve_triton.sh REPO [OPTION OF TRITONSERVER ...]
 # It has an environment of its own, .triton, because its packages and ours want different versions of protobuf.
 set -euo pipefail
-repo=$(realpath "$1")
+repo=$(realpath "${1:?name the repository: scripts/serve_triton.sh REPO}")
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 env=$root/.triton python=$root/.triton/bin/python

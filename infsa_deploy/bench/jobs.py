@@ -244,4 +244,4 @@ def _metadata(path: Path) -> ModelMetadata:
 def _onnx_file(path: Path) -> Path:
     from infsa_deploy.engine.sidecar import read_sidecar
 
-    return Path(read_sidecar(path).onnx) if is_engine(path) else path
+    return path.with_name(read_sidecar(path).onnx) if is_engine(path) else path

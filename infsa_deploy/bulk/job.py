@@ -96,7 +96,7 @@ def open_job(
     """
     check_model_file(model)
     paths = _pictures(images)
-    sources = [] if paths else _parquet_files(images, path_column, bytes_column)
+    sources = [] if paths else _parquet_files(images, folder, path_column, bytes_column)
     job = Job(
         model=str(model.resolve()),
         model_sha256=model_sha256(model),
@@ -133,8 +133,10 @@ def _pictures(images: Path) -> list[str]:
     return paths
 
 
-def _parquet_files(images: Path, path_column: str, bytes_column: str | None) -> list[Path]:
-    files = [images] if images.is_file() else sorted(images.rglob("*.parquet"))
+def _parquet_files(images: Path, results: Path, path_column: str, bytes_column: str | None) -> list[Path]:
+    """The Parquet file, or those below a folder but for the results, which may lie in it."""
+    below = (path for path in images.rglob("*.parquet") if results.resolve() not in path.resolve().parents)
+    files = [images] if images.is_file() else sorted(below)
     if not files:
         why = "there is no such file or folder."
         if images.is_dir():

@@ -9,7 +9,7 @@ import click
 
 from infsa_deploy.cli.export_options import form_options, source_options
 from infsa_deploy.cli.parameters import FILE, json_option
-from infsa_deploy.config import ExportConfig, Int8, ModelSource
+from infsa_deploy.config import ExportConfig, ModelSource
 
 
 @click.command()
@@ -48,11 +48,12 @@ def command(
 
     if not (source.weights or source.model or source.module):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
-    kind: Int8 | None = None if not int8 else "static" if calibration else "dynamic"
-    config = replace(form, int8=kind)
+    if calibration and not int8:
+        raise click.UsageError("--calibration is for --int8, which is not asked for.")
+    config = replace(form, int8="static" if calibration else "dynamic") if int8 else form
     with Console(stderr=True).status("building the model") as status:
         reference = relabelled(load_reference(source), classes, mean, std)
-        images = calibration_batches(calibration or ZOO, reference.image) if kind else ()
+        images = calibration_batches(calibration or ZOO, reference.image) if int8 else ()
         path = output or default_output(reference, config)
         report = export_reference(reference, path, config, calibration=images, progress=status.update)
     for note in narrowing_notes(report):

@@ -34,6 +34,18 @@ def test_coco(tmp_path):
     assert read_boxes(path) == {"a": ((0, 10, 20, 30), (1.5, 2, 4.5, 6))}
 
 
+def test_annotations_of_one_name(tmp_path):
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.xml").write_text(VOC.format(more=""))
+    with pytest.raises(UsageError, match=r"2 annotations in .* have the name 1"):
+        read_boxes(tmp_path)
+    images = [{"id": 1, "file_name": "cat/1.jpg"}, {"id": 2, "file_name": "dog/1.png"}]
+    (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": []}))
+    with pytest.raises(UsageError, match=r"2 images in .* have the name 1"):
+        read_boxes(tmp_path / "coco.json")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [

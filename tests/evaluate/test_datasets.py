@@ -104,6 +104,15 @@ def test_boxes_and_limit(folder, tmp_path):
     ]
 
 
+def test_images_of_one_name_have_no_boxes_of_their_own(folder, tmp_path):
+    root = folder("cat/1.png", "dog/1.png", "owl/2.png")
+    assert labels(DataSource(str(root))) == {"cat/1.png": 0, "dog/1.png": 1, "owl/2.png": 2}
+    (tmp_path / "labels.txt").write_text("1 cat\n2 owl\n")
+    for source in (DataSource(str(root), labels=tmp_path / "labels.txt"), DataSource(str(root), boxes=tmp_path)):
+        with pytest.raises(UsageError, match=r"2 images in .* have the name 1"):
+            labels(source)
+
+
 def test_the_zoo():
     samples = open_dataset(DataSource("zoo", limit=5), digits.CLASS_NAMES)
     test = digits.test_set(5)

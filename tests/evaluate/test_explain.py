@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,16 @@ def test_a_very_large_image(tiny, tmp_path):
     shown = seen(np.zeros((3, 4096, 4096), np.float32), classifier)
     assert shown.shape == (LONGEST, LONGEST, 3)
     assert read_image(found.figure).ndim == 3
+
+
+def test_an_image_is_not_replaced_by_its_figure(classifier, bright, tmp_path, monkeypatch):
+    before = bright.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, Path()):
+        with pytest.raises(UsageError, match=r"bright\.png would be replaced"):
+            explain(classifier(), [bright], folder)
+    assert [path.name for path in tmp_path.iterdir()] == [bright.name]
+    assert bright.read_bytes() == before
 
 
 def test_what_cannot_be_explained(classifier, bright, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,19 @@ from infsa_deploy.evaluate.journal import Journal
 from infsa_deploy.evaluate.results import EvaluationReport, Problem
 from infsa_deploy.evaluate.run import Plan, evaluate_models, heads_of
 from infsa_deploy.records import from_json, to_json
-from tests.evaluate.conftest import BOX, CONFIDENCE, GRID, PATCH, READ, on_the_patch, picture
+from tests.evaluate.conftest import BOX, CONFIDENCE, GRID, PATCH, READ, OnePatchSession, on_the_patch, picture
 
 P = GRID * GRID
+
+
+class BlindSession(OnePatchSession):
+    """Finds every picture dark."""
+
+    def __call__(self, feeds):
+        found = super().__call__(feeds)
+        return found | {"logits": np.log([[CONFIDENCE, 1 - CONFIDENCE]] * len(found["logits"]))}
+
+
 ATTENTION = Plan(attention=True, steps=P)
 
 
@@ -74,21 +86,20 @@ def test_nothing_readable(classifier):
 
 
 def test_models_are_compared_on_the_images_both_answered(classifier, samples):
-    blind = classifier(name="blind")
-    blind.session.inputs[0].check(picture(True).transpose(2, 0, 1)[None])
+    blind = dataclasses.replace(classifier(name="blind"), session=BlindSession(on_the_patch))
     given = samples(20)
     given[3] = Sample("dark, said to be bright", lambda: picture(False), 1, (BOX,))
     given[4] = Sample("unlabelled", lambda: picture(True), None, (BOX,))
+    given.append(Sample("bright, said to be dark", lambda: picture(True), 0, (BOX,)))
     report = evaluate_models([classifier(), blind], given, "by hand", Plan())
     (compared,) = report.comparisons
-    assert (compared.images, compared.only_model_right, compared.only_reference_right) == (19, 0, 0)
-    assert (compared.same_answer, compared.p_value, compared.difference.mean) == (1.0, 1.0, 0.0)
-    assert report.models[0].accuracy.top1.mean == pytest.approx(18 / 19)
+    assert (compared.images, compared.only_model_right, compared.only_reference_right) == (20, 1, 18)
+    assert compared.same_answer == pytest.approx(1 / 20)
+    assert compared.difference.mean == pytest.approx((1 - 18) / 20)
+    assert report.models[0].accuracy.top1.mean == pytest.approx(18 / 20)
 
 
 def test_only_comparable_models_with_maps(classifier, samples):
-    import dataclasses
-
     other = dataclasses.replace(classifier(), classes=("a", "b"))
     with pytest.raises(UsageError, match="classes differ"):
         evaluate_models([classifier(), other], samples(1), "by hand", Plan())
@@ -138,6 +149,23 @@ def test_an_interrupted_evaluation_goes_on(classifier, samples, tmp_path):
         evaluate_models([classifier(name="other")], given, "by hand", Plan(), journals=[journals])
     with pytest.raises(UsageError, match="another evaluation"):
         evaluate_models([classifier()], given[1:], "by hand", Plan(), journals=[journals])
+
+
+def test_an_image_that_was_mended_is_read_again(classifier, samples, tmp_path):
+    def unreadable():
+        raise ModelError("it is damaged.")
+
+    good = samples(5)
+    bad = [*good[:3], dataclasses.replace(good[3], read=unreadable), *good[4:]]
+
+    def evaluated(given, model):
+        journals = [lambda task: Journal(tmp_path / "m.jsonl", task)]
+        return evaluate_models([model], given, "by hand", Plan(), journals=journals)
+
+    assert [problem.image for problem in evaluated(bad, classifier()).problems] == ["image 3"]
+    again = classifier()
+    report = evaluated(good, again)
+    assert (report.problems, report.models[0].images, again.session.images) == ((), 5, 1)
 
 
 def test_the_chosen_layer():
