@@ -52,7 +52,7 @@ class Engine:
         self._runtime = self.trt.Runtime(make_logger(self.trt, self._messages))
         if self.record.plugins.embedded or self.record.options.get("version_compatible"):
             self._runtime.engine_host_code_allowed = True  # the plan is the one we built: its hash was checked
-        elif self.record.plugins.library:
+        if self.record.plugins.library and not self.record.plugins.embedded:
             self._load_library(sidecar.find_plugins(path, self.record, library))
         self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:

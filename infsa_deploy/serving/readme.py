@@ -54,11 +54,10 @@ def _row(kind: str, info: TensorInfo) -> str:
 def _options(name: str, version: int, model: Servable, backend: str) -> str:
     if backend != "tensorrt" or model.record is None:
         return ""
-    if model.library:
-        return f" \\\n        --backend-config=tensorrt,plugins=/models/{name}/{version}/{LIBRARY}"
+    options = [f"plugins=/models/{name}/{version}/{LIBRARY}"] * bool(model.library)
     if model.record.plugins.embedded or model.record.options.get("version_compatible"):
-        return " \\\n        --backend-config=tensorrt,version-compatible=true"
-    return ""
+        options.append("version-compatible=true")
+    return "".join(f" \\\n        --backend-config=tensorrt,{option}" for option in options)
 
 
 def _needs(model: Servable, backend: str) -> str:

@@ -89,7 +89,7 @@ def _engine(path: Path, library: Path | None) -> Servable:
     if record.metadata is None:
         raise ModelError(f"{path} was not built from a model of infsa-deploy.", "", "export the PyTorch model.")
     needed = None
-    if record.plugins.library and not record.plugins.embedded and not record.options.get("version_compatible"):
+    if record.plugins.library and not record.plugins.embedded:
         needed = sidecar.find_plugins(path, record, library)
     ((name, profile),) = record.inputs.items()
     low, high = profile.minimum or profile.shape, profile.maximum or profile.shape

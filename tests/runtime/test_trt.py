@@ -213,7 +213,9 @@ def test_plugins_in_the_plan_need_no_library_but_leave_to_run(written, tensorrt)
 def test_plugins_beside_the_plan_must_be_those_of_the_build(written, tensorrt, driver_file):
     use = PluginUse("plugins", "lib.so", sha256(driver_file), False, {"infsa::EnergyPool::1": 4}, "engine")
     Engine(written(plugins=use), driver_file)
-    assert tensorrt.libraries == [str(driver_file)]
+    Engine(written(plugins=use, options={"version_compatible": True}), driver_file)
+    assert tensorrt.libraries == [str(driver_file)] * 2
+    assert [allowed for _, allowed in tensorrt.loads] == [False, True]
     with pytest.raises(HostError, match="was built with another plugin library"):
         Engine(written(plugins=replace(use, sha256="1" * 64)), driver_file)
 

@@ -167,6 +167,11 @@ def test_an_engine_and_its_plugin_library(engine, library, repo):
     package(engine(plugins=replace(beside, embedded=True)), repo, ServingConfig(name="inside"))
     assert names(repo / "inside/1") == ["model.plan", "model.plan.json"]
     assert "--backend-config=tensorrt,version-compatible=true" in (repo / "inside/README.md").read_text()
+    portable = engine(plugins=beside, options={"version_compatible": True})
+    package(portable, repo, ServingConfig(name="portable", plugins=library))
+    assert (repo / "portable/1/libinfsa_plugins.so").is_file()
+    for option in ("plugins=/models/portable/1/libinfsa_plugins.so", "version-compatible=true"):
+        assert f"--backend-config=tensorrt,{option}" in (repo / "portable/README.md").read_text()
     with pytest.raises(HostError, match="another plugin library"):
         package(engine(plugins=replace(beside, sha256="0" * 64)), repo, ServingConfig(plugins=library))
 

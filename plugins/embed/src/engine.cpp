@@ -51,8 +51,7 @@ Engine::Loaded::Loaded(path const& plan, EngineOptions const& options)
     if (!mRuntime) throw failure("TensorRT cannot be started.");
     if (mRecord.plugins.embedded || mRecord.versionCompatible)
         mRuntime->setEngineHostCodeAllowed(true); // the plan is the one that was built: its hash was checked
-    else if (mRecord.plugins.library)
-        loadPlugins(plan, options.pluginLibrary);
+    if (mRecord.plugins.library && !mRecord.plugins.embedded) loadPlugins(plan, options.pluginLibrary);
     deserialize(plan);
 }
 

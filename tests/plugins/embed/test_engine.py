@@ -172,6 +172,8 @@ def test_plugins_beside_the_plan_must_be_those_of_the_build(probe, stand_ins, en
     beside = PluginUse("plugins", "lib.so", sha256(library), False, {}, "engine")
     path = engine("plugins", plugins=beside)
     assert reports(probe("load", path, on=stand_ins).stdout) == [(0, "")]
+    portable = engine("host-code plugins", "portable.engine", plugins=beside, options={"version_compatible": True})
+    assert reports(probe("load", portable, on=stand_ins).stdout) == [(0, "")]
     ((code, text),) = reports(probe("load", path, broken, on=stand_ins).stdout)
     assert (code, text.splitlines()[0]) == (3, f"{broken} does not load.")
     library.write_bytes(b"another library")
