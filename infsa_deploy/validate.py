@@ -164,7 +164,8 @@ def rebuild_reference(metadata: ModelMetadata, weights: Path | None = None, modu
     if weights:
         source = replace(source, weights=str(weights.resolve()))
     if module:
-        source = replace(source, module=module, image_size=(metadata.image.height, metadata.image.width))
+        size = metadata.image.height, metadata.image.width
+        source = ModelSource(module=module, image_size=size, hops=source.hops, power_iterations=source.power_iterations)
     if source == ModelSource():
         raise ModelError(
             "the model does not say where its reference comes from.",

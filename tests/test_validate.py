@@ -130,6 +130,12 @@ def test_a_module_from_memory_must_be_named(tmp_path):
     assert validate_model(path, PLAN, module="tests.export.authors_attention:factory", threads=1).passed
 
 
+def test_hops_of_a_module_whose_own_attention_has_none(tmp_path):
+    source = ModelSource(module="tests.export.authors_attention:factory", image_size=(32, 40), hops=3)
+    export_reference(load_reference(source), tmp_path / "m.onnx")
+    assert validate_model(tmp_path / "m.onnx", PLAN, threads=1).passed
+
+
 def test_an_empty_plan():
     with pytest.raises(UsageError, match="nothing to compare"):
         Plan(0, 0)

@@ -7,17 +7,19 @@ pure: one packed qkv product, then NeumannAttention. softmax is left as it is. B
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from infsa_models.attention import InfSAAttention, hops_for_tolerance
+from infsa_models.attention import EPS, InfSAAttention, hops_for_tolerance
+from infsa_models.vit import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from infsa_deploy.errors import ModelError
 
-EPS = 1e-6
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+DEPTH_OF = {"pure": "hops", "linear": "power_iterations"}  # variant: what its series is as deep as
 
 
 class FoldedLinearAttention(nn.Module):
@@ -176,8 +178,9 @@ def variant_of(attention: nn.Module) -> str:
 
 
 def infsa_attentions(module: nn.Module) -> dict[str, nn.Module]:
-    """Every InfSA attention inside `module`, by qualified name."""
-    return {name: child for name, child in module.named_modules() if is_infsa_attention(child)}
+    """Every InfSA attention inside `module`, by qualified name; one that stands in several places has several."""
+    named = module.named_modules(remove_duplicate=False)
+    return {name: child for name, child in named if is_infsa_attention(child)}
 
 
 def to_deployable(module: nn.Module) -> nn.Module:
@@ -190,31 +193,34 @@ def to_reference(module: nn.Module) -> nn.Module:
     return _with_attention(module, _reference)
 
 
-def _with_attention(module: nn.Module, replacement: Any) -> nn.Module:
+def _with_attention(module: nn.Module, replacement: Callable[[nn.Module, nn.Module], nn.Module]) -> nn.Module:
     copied = copy.deepcopy(module).eval()
     for name, attention in infsa_attentions(copied).items():
         if not name:
-            return replacement(attention)  # type: ignore[no-any-return]
+            return replacement(attention, copied)
         parent, _, attribute = name.rpartition(".")
-        setattr(copied.get_submodule(parent), attribute, replacement(attention))
+        user = copied.get_submodule(parent)
+        setattr(user, attribute, replacement(attention, user))
     return copied
 
 
-def _deployable(attention: nn.Module) -> nn.Module:
-    own = isinstance(attention, InfSAAttention)
+def _deployable(attention: nn.Module, user: nn.Module) -> nn.Module:
     if variant_of(attention) == "pure":
         core: nn.Module = PackedPureAttention(attention)
-    else:
-        core = FoldedLinearAttention(attention, broadcast=not own)
-    return core if own else SelfAttentionAdapter(core, bool(getattr(attention, "batch_first", True)))
+    else:  # of our own block it is known that it only adds the result to the tokens
+        core = FoldedLinearAttention(attention, broadcast=not isinstance(user, Block))
+    if isinstance(attention, InfSAAttention):
+        return core
+    return SelfAttentionAdapter(core, bool(getattr(attention, "batch_first", True)))
 
 
-def _reference(attention: nn.Module) -> nn.Module:
+def _reference(attention: nn.Module, user: nn.Module) -> nn.Module:
     if isinstance(attention, InfSAAttention):
         return attention
     weights, biases = _projections(attention)
-    E = weights["q_proj"].shape[0]
-    core = InfSAAttention(E, int(attention.num_heads), variant=variant_of(attention))  # type: ignore[arg-type]
+    E, variant = weights["q_proj"].shape[0], variant_of(attention)
+    depth = {DEPTH_OF[variant]: getattr(attention, DEPTH_OF[variant], 1)}
+    core = InfSAAttention(E, int(attention.num_heads), variant, **depth)  # type: ignore[arg-type]
     state = {f"{name}.weight": weight for name, weight in weights.items()}
     state |= {f"{name}.bias": bias for name, bias in biases.items()}
     core.load_state_dict(state | {"rho_logit": attention.rho_logit.detach()})  # type: ignore[operator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,11 @@ from infsa_deploy.config import ExportConfig, Int8, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference, variant_of
+from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.graph_memory import memory_need
 from infsa_deploy.export.precision import retype
-from infsa_deploy.export.sources import Reference, numbered_classes
+from infsa_deploy.export.sources import Reference, foreign_reference
 from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import trace
@@ -97,28 +98,21 @@ def export_module(
         calibration: image batches [B, C, H, W] float32 that int8 is measured and calibrated on.
 
     Raises:
-        ModelError: there is no InfSA attention in the module, or it cannot be traced.
-        UsageError, HostError: the file cannot be written.
+        ModelError: there is no InfSA attention in the module, it fails on the examples or cannot be traced.
+        UsageError, HostError: an argument is impossible, or the file cannot be written.
     """
-    attentions = list(infsa_attentions(module).values())
-    if not attentions:
+    if not infsa_attentions(module):
         raise ModelError(
             f"{type(module).__name__} holds no InfSA attention.",
             "no submodule has q_proj, k_proj, v_proj, out_proj, rho_logit, num_heads and variant.",
             "convert the model's attention to InfSA first.",
         )
-    channels, height, width = example_inputs[0].shape[1:]
-    with torch.no_grad():
-        logits = module.eval()(*example_inputs)
-    reference = Reference(
-        module=module,
-        name=Path(path).stem,
-        variant=variant_of(attentions[0]),
-        architecture={"class": f"{type(module).__module__}.{type(module).__qualname__}"},
-        image=image or ImageSpec(channels, height, width, (0.5,) * channels, (0.5,) * channels),
-        classes=tuple(classes) or numbered_classes(logits.shape[-1]),
-        source=ModelSource(),
-    )
+    found = foreign_reference(copy.deepcopy(module).eval(), example_inputs, Path(path).stem, ModelSource())
+    if len(classes) not in (0, len(found.classes)):
+        raise UsageError(
+            f"{len(classes)} classes are named.", f"the model has {len(found.classes)}.", "name each once."
+        )
+    reference = replace(found, image=image or found.image, classes=tuple(classes) or found.classes)
     return _export(reference, example_inputs, Path(path), config or ExportConfig(), calibration)
 
 

@@ -82,7 +82,7 @@ def quantize(model: ir.Model, nodes: Sequence[str], kind: Int8, calibration: Bat
 
 
 def in_batches_of(size: object, batches: Batches) -> Batches:
-    """The same images `size` at a time, the last batch filled up with its last image; as given unless it is a number."""
+    """The same images `size` at a time, the last batch filled up with its last image; as given if that is no number."""
     if not isinstance(size, int):
         return batches
     images = np.concatenate(batches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from torch import nn
 
 from infsa_deploy.config import VARIANTS, ModelSource
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.export.deployable import infsa_attentions, variant_of
+from infsa_deploy.export.deployable import DEPTH_OF, infsa_attentions, to_reference, variant_of
 from infsa_deploy.records import ImageSpec
 
 DEFAULT_SIZE = (224, 224)
-UNIT_NORMALISATION = (0.5, 0.5)  # mean and std where nothing says otherwise: pixels to [-1, 1]
+UNIT_NORMALISATION = 0.5  # mean and std where nothing says otherwise: pixels to [-1, 1]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def load_reference(source: ModelSource) -> Reference:
         ModelError: a checkpoint or module that cannot be used.
     """
     _check_variant_name(source.variant)
+    _check_nothing_is_ignored(source)
     if source.module:
         return _from_module(source)
     if source.model is None and source.weights:
@@ -93,39 +94,68 @@ def _from_checkpoint(source: ModelSource) -> Reference:
         hops=source.hops,
         power_iterations=source.power_iterations,
     )
-    mean, std = UNIT_NORMALISATION
-    channels = module.config.in_channels
-    image = _image_spec(module, (mean,) * channels, (std,) * channels, 1.0)
+    unit = (UNIT_NORMALISATION,) * module.config.in_channels
+    image = _image_spec(module, unit, unit, 1.0)
     classes = numbered_classes(module.config.num_classes)
     name = os.path.splitext(os.path.basename(path))[0]
     return Reference(module, name, module.config.variant, module.config.to_dict(), image, classes, source)
 
 
 def _from_module(source: ModelSource) -> Reference:
-    module = _call_factory(str(source.module))
-    attentions = list(infsa_attentions(module).values())
-    _set_series_depth(attentions, source)
-    height, width = source.image_size or DEFAULT_SIZE
-    channels = _input_channels(module)
-    mean, std = UNIT_NORMALISATION
-    image = ImageSpec(channels, height, width, (mean,) * channels, (std,) * channels)
-    with torch.no_grad():
-        logits = module(torch.zeros(1, channels, height, width))
+    module = _of_series_depth(_call_factory(str(source.module)), source)
+    example = torch.zeros(1, _input_channels(module), *(source.image_size or DEFAULT_SIZE))
+    return foreign_reference(module, (example,), str(source.module).rpartition(":")[2], source)
+
+
+def foreign_reference(module: nn.Module, examples: Sequence[torch.Tensor], name: str, source: ModelSource) -> Reference:
+    """A module in eval mode that is not ours, after one run on `examples`, of which the first is the image.
+
+    Raises:
+        UsageError: the image is not [B, C, H, W].
+        ModelError: the module is not in float32, fails on the examples, or does not return logits.
+    """
+    kind, attentions = type(module), list(infsa_attentions(module).values())
+    if not len(examples) or examples[0].ndim != 4:
+        shown = list(examples[0].shape) if len(examples) else "missing"
+        raise UsageError(f"the example image is {shown}.", "", "give (image, ...), the image [batch, C, H, W].")
+    channels, height, width = examples[0].shape[1:]
+    unit = (UNIT_NORMALISATION,) * channels
+    return Reference(
+        module,
+        name,
+        variant_of(attentions[0]) if attentions else "softmax",
+        {"class": f"{kind.__module__}.{kind.__qualname__}"},
+        ImageSpec(channels, height, width, unit, unit),
+        numbered_classes(_class_count(module, examples)),
+        source,
+    )
+
+
+def _class_count(module: nn.Module, examples: Sequence[torch.Tensor]) -> int:
+    name = type(module).__name__
+    others = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
+    if others:
+        raise ModelError(
+            f"{name} is in {', '.join(map(str, others))}.", "an export starts from float32.", "call its method float()."
+        )
+    try:
+        with torch.no_grad():
+            logits = module(*examples)
+    except DeployError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{name} fails on an image of {'x'.join(map(str, examples[0].shape[1:]))}.",
+            f"{type(error).__name__}: {error}",
+            "state the size that it takes (--image-size), or wrap it so that forward(image) returns its logits.",
+        ) from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
         raise ModelError(
-            f"{source.module} does not return logits [batch, classes].",
+            f"{name} does not return logits [batch, classes].",
             f"it returned {_describe(logits)}.",
             "wrap the model so that forward(image) returns its logits.",
         )
-    return Reference(
-        module,
-        str(source.module).rpartition(":")[2],
-        variant_of(attentions[0]) if attentions else "softmax",
-        {"class": f"{type(module).__module__}.{type(module).__qualname__}"},
-        image,
-        numbered_classes(logits.shape[1]),
-        source,
-    )
+    return logits.shape[1]
 
 
 def _call_factory(spec: str) -> nn.Module:
@@ -152,12 +182,17 @@ def _call_factory(spec: str) -> nn.Module:
     return module.eval()
 
 
-def _set_series_depth(attentions: list[nn.Module], source: ModelSource) -> None:
-    for attention in attentions:
-        if source.hops is not None:
-            attention.hops = source.hops  # type: ignore[assignment]
-        if source.power_iterations is not None:
-            attention.power_iterations = source.power_iterations  # type: ignore[assignment]
+def _of_series_depth(module: nn.Module, source: ModelSource) -> nn.Module:
+    """`module` with the hops or power iterations asked for, which attention that is not ours would not know of."""
+    asked = {variant: depth for variant, name in DEPTH_OF.items() if (depth := getattr(source, name)) is not None}
+    for variant, depth in asked.items():
+        attentions = [found for found in infsa_attentions(module).values() if variant_of(found) == variant]
+        if not attentions:
+            what, why = f"{source.module} has no {DEPTH_OF[variant]}.", f"it holds no {variant} attention."
+            raise UsageError(what, why, f"leave out --{DEPTH_OF[variant].replace('_', '-')}.")
+        for attention in attentions:
+            setattr(attention, DEPTH_OF[variant], depth)
+    return to_reference(module) if asked else module
 
 
 def _input_channels(module: nn.Module) -> int:
@@ -179,6 +214,18 @@ def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"a {type(value).__name__}"
+
+
+def _check_nothing_is_ignored(source: ModelSource) -> None:
+    asked: dict[str, object] = {"--heads": source.heads, "--grid": source.grid}
+    if source.module:
+        asked |= {"--model": source.model, "--weights": source.weights, "--variant": source.variant}
+    elif source.weights and not source.model:
+        return
+    ignored = [option for option, value in asked.items() if value]
+    if ignored:
+        of, fix = ("--module", "have the factory do it.") if source.module else ("a model of the zoo", "leave it out.")
+        raise UsageError(f"{' and '.join(ignored)} cannot go with {of}.", "it would be ignored.", fix)
 
 
 def _check_variant_name(variant: str | None) -> None:

@@ -58,6 +58,10 @@ def no_attention() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(), nn.Linear(4 * 28 * 28, 5))
 
 
+def not_logits() -> nn.Module:
+    return nn.Conv2d(3, 4, 8, 8)
+
+
 def not_a_module() -> str:
     return "a string"
 

@@ -56,6 +56,27 @@ def test_the_original_is_left_as_it_was():
     assert all(torch.equal(tensor, before[key]) for key, tensor in module.state_dict().items())
 
 
+class Shared(torch.nn.Module):
+    """A user's module around attention of one instance in two places, which sums over the tokens."""
+
+    def __init__(self, attention: torch.nn.Module) -> None:
+        super().__init__()
+        self.first = self.second = attention
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)) + x).sum(1)
+
+
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+@torch.no_grad()
+def test_attention_used_otherwise_than_in_our_block(variant):
+    module = Shared(attention(variant))
+    x = torch.randn(2, 5, 72, dtype=torch.float64)
+    rewritten = to_deployable(module)
+    assert not infsa_attentions(rewritten)
+    torch.testing.assert_close(rewritten(x), module(x), rtol=ROUNDING, atol=ROUNDING)
+
+
 @pytest.mark.parametrize("rewrite", [to_deployable, to_reference])
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"batch_first": False}])
 @torch.no_grad()

@@ -111,6 +111,29 @@ def test_infsa_deploy_export_takes_any_module(tmp_path):
     assert session.run(None, {"pixels": np.zeros((5, 3, 32, 40), np.float32)})[0].shape == (5, 7)
 
 
+def test_the_module_given_is_left_in_training(tmp_path):
+    module = factory().train()
+    infsa_deploy.export(module, (torch.zeros(1, 3, 32, 40),), tmp_path / "m.onnx")
+    assert all(child.training for child in module.modules())
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "kind", "message"),
+    [
+        (lambda module: module, {"example_inputs": torch.zeros(1, 3, 32, 40)}, UsageError, r"image is \[3, 32, 40\]"),
+        (lambda module: module, {"example_inputs": ()}, UsageError, "image is missing"),
+        (lambda module: module, {"classes": "ab"}, UsageError, "2 classes are named"),
+        (lambda module: module.half(), {}, ModelError, r"is in torch\.float16"),
+        (lambda module: module, {"example_inputs": (torch.zeros(1, 4, 32, 40),)}, ModelError, "fails on an image"),
+    ],
+)
+def test_what_a_module_cannot_be_exported_with(change, options, kind, message, tmp_path):
+    given = {"example_inputs": (torch.zeros(1, 3, 32, 40),), "path": tmp_path / "m.onnx", **options}
+    with pytest.raises(kind, match=message):
+        infsa_deploy.export(change(factory()), **given)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_module_without_infsa_is_refused(tmp_path):
     with pytest.raises(ModelError, match="holds no InfSA attention"):
         infsa_deploy.export(no_attention(), (torch.zeros(1, 3, 224, 224),), tmp_path / "m.onnx")

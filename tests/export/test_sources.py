@@ -7,6 +7,7 @@ import torch
 
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import load_reference
 
 HERE = "tests.export.authors_attention"
@@ -33,11 +34,22 @@ def test_a_checkpoint_names_itself(golden):
 
 
 def test_a_factory():
-    reference = load_reference(ModelSource(module=f"{HERE}:factory", image_size=(32, 40), hops=2))
+    reference = load_reference(ModelSource(module=f"{HERE}:factory", image_size=(32, 40)))
     assert reference.variant == "linear"
     assert (reference.image.channels, reference.image.height, reference.image.width) == (3, 32, 40)
-    assert reference.module.second.hops == 2
     assert reference.module(torch.zeros(1, 3, 32, 40)).shape == (1, len(reference.classes))
+
+
+@pytest.mark.parametrize("depth", [{"hops": 3}, {"power_iterations": 2}, {"hops": 3, "power_iterations": 2}])
+@pytest.mark.parametrize("rewrite", [to_deployable, to_reference])
+def test_a_factory_whose_attention_knows_nothing_of_series(depth, rewrite):
+    plain, deep = (ModelSource(module=f"{HERE}:factory", image_size=(32, 40), **more) for more in ({}, depth))
+    module = load_reference(deep).module
+    image = torch.randn(2, 3, 32, 40)
+    with torch.no_grad():
+        found, expected, shallow = (m(image) for m in (rewrite(module), module, load_reference(plain).module))
+    torch.testing.assert_close(found, expected)
+    assert (found - shallow).abs().max() > 100 * (found - expected).abs().max()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,13 @@ def test_a_factory():
         ({"module": f"{HERE}:missing"}, ModelError, "missing"),
         ({"module": f"{HERE}:broken"}, ModelError, "another planet"),
         ({"module": f"{HERE}:not_a_module"}, ModelError, "returned a str"),
+        ({"module": f"{HERE}:no_attention", "image_size": (32, 40)}, ModelError, "on an image of 3x32x40"),
+        ({"module": f"{HERE}:not_logits", "image_size": (32, 40)}, ModelError, "does not return logits"),
+        ({"module": f"{HERE}:no_attention", "hops": 2}, UsageError, "has no hops"),
+        ({"module": f"{HERE}:factory", "weights": "a.safetensors"}, UsageError, "--weights cannot go with --module"),
+        ({"module": f"{HERE}:factory", "variant": "pure", "model": "digits_pure"}, UsageError, "--model and --variant"),
+        ({"model": "digits_pure", "heads": 2, "grid": (2, 3)}, UsageError, "--heads and --grid cannot go with a model"),
+        ({"heads": 2}, UsageError, "it would be ignored"),
         ({"weights": "nowhere.safetensors"}, ModelError, "nowhere.safetensors"),
     ],
 )
