@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,13 +30,14 @@ def read_boxes(path: Path) -> Mapping[str, tuple[Box, ...]]:
             are left out).
 
     Raises:
-        UsageError: there is nothing of either kind.
+        UsageError: there is nothing of either kind, or two annotations have one name.
         ModelError: a file cannot be read, or a box has no area.
     """
     if path.is_dir():
         files = sorted(path.rglob("*.xml"))
         if not files:
             raise UsageError(f"{path} holds no annotations.", "no file in it ends in .xml.", "give Pascal VOC or COCO.")
+        check_distinct([file.stem for file in files], "annotations", path)
         found = {file.stem: _read_voc(file) for file in files}
     elif path.is_file():
         found = _read_coco(path)
@@ -47,6 +48,14 @@ def read_boxes(path: Path) -> Mapping[str, tuple[Box, ...]]:
             if not (box[0] < box[2] and box[1] < box[3]):
                 raise ModelError(f"{path}: a box of {name} has no area.", f"it is {box}.", "correct the annotation.")
     return found
+
+
+def check_distinct(stems: Sequence[str], what: str, path: Path) -> None:
+    """Raise UsageError where two files, whose suffixes and folders do not count, have one name."""
+    for name, count in Counter(stems).most_common(1):
+        if count > 1:
+            why = "labels and boxes are found by an image's name alone, without its folder and suffix."
+            raise UsageError(f"{count} {what} in {path} have the name {name}.", why, "give each a name of its own.")
 
 
 def _read_voc(path: Path) -> tuple[Box, ...]:
@@ -66,6 +75,7 @@ def _read_coco(path: Path) -> dict[str, tuple[Box, ...]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         names = {image["id"]: Path(image["file_name"]).stem for image in content["images"]}
+        check_distinct(list(names.values()), "images", path)
         boxes: dict[str, list[Box]] = defaultdict(list)
         for annotation in content["annotations"]:
             if not annotation.get("iscrowd"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.evaluate.boxes import Box, read_boxes
+from infsa_deploy.evaluate.boxes import Box, check_distinct, read_boxes
 from infsa_deploy.runtime.calibration import SUFFIXES, ZOO
 from infsa_deploy.runtime.images import Pixels, read_image
 
@@ -55,7 +55,8 @@ def open_dataset(source: DataSource, classes: Sequence[str]) -> list[Sample]:
     unlabelled.
 
     Raises:
-        UsageError: there are no images, or labels that are no class of the model.
+        UsageError: there are no images, labels that are no class of the model, or images whose name, by which labels
+            and boxes are found, is another's.
         ModelError: an annotation cannot be read.
     """
     if source.images == ZOO:
@@ -65,6 +66,8 @@ def open_dataset(source: DataSource, classes: Sequence[str]) -> list[Sample]:
     if not paths:
         why = f"it holds no file ending in {', '.join(SUFFIXES)}." if folder.is_dir() else "there is no such folder."
         raise UsageError(f"there are no images in {folder}.", why, "give a folder of images, or --data zoo.")
+    if source.labels or source.boxes:
+        check_distinct([path.stem for path in paths], "images", folder)
     labels = _labels(source, folder, paths, classes)
     boxes = read_boxes(source.boxes) if source.boxes else {}
     samples = [

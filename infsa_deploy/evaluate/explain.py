@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from infsa_deploy.errors import HostError
+from infsa_deploy.errors import HostError, UsageError
 from infsa_deploy.evaluate.model import Classifier, check_has_maps
 from infsa_deploy.evaluate.run import heads_of
 from infsa_deploy.files import written_whole
@@ -59,7 +59,7 @@ def explain(
 
     Raises:
         ModelError: the model has no maps, or a file is no image.
-        UsageError: the model has no such layer.
+        UsageError: the model has no such layer, or a figure would replace an image.
         HostError: the folder cannot be written to.
     """
     check_has_maps(classifier)
@@ -68,12 +68,21 @@ def explain(
     except OSError as error:
         raise HostError(f"cannot make the folder {folder}.", str(error), "choose another with -o.") from error
     names: set[str] = set()
+    targets = [folder / _free_stem(path.stem, names) for path in images]
+    _check_apart(images, targets)
     found = []
-    for index, path in enumerate(images):
+    for index, (path, target) in enumerate(zip(images, targets, strict=True)):
         progress(f"{path} ({index + 1} of {len(images)})")
-        stem = _free_stem(path.stem, names)
-        found.append(_explain_one(classifier, path, folder / stem, layer))
+        found.append(_explain_one(classifier, path, target, layer))
     return found
+
+
+def _check_apart(images: Sequence[Path], targets: Sequence[Path]) -> None:
+    given = {path.resolve() for path in images}
+    for target in targets:
+        for file in (Path(f"{target}.png"), Path(f"{target}.npy")):
+            if file.resolve() in given:
+                raise UsageError(f"{file} would be replaced.", "it is one of the images.", "choose another -o.")
 
 
 def _free_stem(stem: str, taken: set[str]) -> str:

@@ -68,7 +68,7 @@ def evaluate_models(
     """Evaluate models on the same images and compare each with the first.
 
     An image that cannot be read, or whose boxes reach out of it, is named in `problems` and left out; the rest goes
-    on.
+    on. Of what a journal knows, only such images are tried again.
 
     Args:
         classifiers: the models; their class names agree.
@@ -130,7 +130,8 @@ def _run(
     classifier: Classifier, samples: Sequence[Sample], plan: Plan, journal: Journal, progress: Callable[[str], None]
 ) -> None:
     removing = _removing(samples, plan)
-    left = [sample for sample in samples if sample.name not in journal.entries]
+    known = {name for name, entry in journal.entries.items() if not entry.get("fatal")}
+    left = [sample for sample in samples if sample.name not in known]
     for batch in _read_ahead(left, classifier, plan.workers):
         progress(f"{classifier.name}: {len(journal.entries)} of {len(samples)} images")
         readable = [item for item in batch if isinstance(item, _Read)]
