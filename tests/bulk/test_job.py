@@ -44,6 +44,14 @@ def test_the_same_job_is_continued_even_from_a_copy_of_the_model(model, images, 
     assert (again.identity, same) == (job.identity, parts)
 
 
+def test_results_in_the_folder_of_tables_are_no_images(model, tmp_path):
+    pq.write_table(pa.table({"path": ["a.png"]}), tmp_path / "a.parquet")
+    job, parts = open_job(tmp_path / "out", model, tmp_path)
+    pq.write_table(pa.table({"path": ["a.png"]}), tmp_path / "out" / parts[0].name)
+    again, same = open_job(tmp_path / "out", model, tmp_path)
+    assert (again.identity, same) == (job.identity, parts)
+
+
 def test_weights_beside_the_model_are_part_of_it(model, images, tmp_path):
     alone, _ = open_job(tmp_path / "alone", model, images)
     model.with_name(f"{model.name}.data").write_bytes(b"weights")

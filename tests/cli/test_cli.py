@@ -116,6 +116,7 @@ def test_export_json_and_labels(run, checkpoint, tmp_path):
         (("--model", "digits_linear", "--classes", "nowhere.txt"), 2, "nowhere.txt"),
         (("--model", "digits_linear", "--mean", "1", "--mean", "2"), 2, "1 channels"),
         (("--model", "digits_linear", "--std", "0"), 2, "positive"),
+        (("--model", "digits_linear", "--calibration", "zoo"), 2, "is for --int8"),
         (("--weights", "nowhere.safetensors"), 4, "nowhere.safetensors"),
         (("--module", "nowhere:factory"), 2, "nowhere"),
     ],

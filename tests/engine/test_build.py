@@ -25,8 +25,7 @@ PORTABLE = ("sm80", "sm89", "sm120")
 
 
 def test_plugins_beside_the_plan(exported, build, double, tmp_path):
-    notes = []
-    record = build(exported("linear"), plugin_library=double, embed_plugins=False, listener=Listener(note=notes.append))
+    record = build(exported("linear"), plugin_library=double, embed_plugins=False)
     assert not record.plugins.embedded
     assert double.read_bytes() not in (tmp_path / "m.engine").read_bytes()
     assert record.plugins.sha256 == sha256(double)
