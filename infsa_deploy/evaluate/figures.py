@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from infsa_deploy.evaluate.results import EvaluationReport, ModelResult
 from infsa_deploy.files import written_whole
 
 DPI = 150
+MARKERS = "osD^vPX*"  # a model's own, for readers without colours
 
 
 def draw_evaluation(report: EvaluationReport, folder: Path) -> list[Path]:
@@ -38,11 +40,12 @@ def _axes(columns: int) -> tuple[Any, Any]:
 def _reliability(report: EvaluationReport) -> Any:
     figure, (axes,) = _axes(1)
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="calibrated")
-    for result in report.models:
+    for marker, result in zip(itertools.cycle(MARKERS), report.models, strict=False):
         if result.accuracy:
             bins = [part for part in result.accuracy.calibration if part.images]
             label = f"{_name(result)}: ECE {result.accuracy.ece:.3f}"
-            axes.plot([b.confidence for b in bins], [b.accuracy for b in bins], marker="o", markersize=3, label=label)
+            points = [b.confidence for b in bins], [b.accuracy for b in bins]
+            axes.plot(*points, marker=marker, markersize=4, label=label)
     axes.set(xlabel="mean confidence of a bin", ylabel="accuracy of the bin", title="Reliability", aspect="equal")
     axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return figure
@@ -51,12 +54,12 @@ def _reliability(report: EvaluationReport) -> Any:
 def _removal(report: EvaluationReport) -> Any:
     figure, panels = _axes(len(BASELINES))
     for axes, baseline in zip(panels, BASELINES, strict=True):
-        for number, result in enumerate(report.models):
+        for number, (marker, result) in enumerate(zip(itertools.cycle(MARKERS), report.models, strict=False)):
             for found in _curves(result, baseline):
-                color = f"C{number}"
+                style = {"color": f"C{number}", "marker": marker, "markersize": 4}
                 label = f"{_name(result)}: AOC {found.morf_aoc.mean:.3f}"
-                axes.plot(found.removed, found.morf, color=color, label=label)
-                axes.plot(found.removed, found.lerf, color=color, linestyle="--")
+                axes.plot(found.removed, found.morf, label=label, **style)
+                axes.plot(found.removed, found.lerf, linestyle="--", **style)
         axes.set(
             xlabel="share of patches removed",
             ylabel="probability of the first class",

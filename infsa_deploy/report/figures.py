@@ -136,7 +136,7 @@ def _plain_ticks(axis: Any) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
     axis.set_major_formatter("{x:,g}")
     axis.set_minor_formatter(NullFormatter())
 
@@ -169,8 +169,9 @@ def _line(axes: Any, index: int, name: str, points: Sequence[tuple[float, float]
 
 def _mark_ends(axes: Any, cells: Sequence[Cell], place: Callable[[Cell], float], *, below: bool) -> None:
     """A column of text over each size where somebody could not run, at the edge that the curves leave free."""
-    for cell in cells:
-        ended = [f"{row.contender}: {row.status}" for row in cell.rows if row.status != OK]
+    texts = [[f"{row.contender}: {row.status}" for row in cell.rows if row.status != OK] for cell in cells]
+    axes.margins(y=0.05 * (1 + max(map(len, texts))))
+    for cell, ended in zip(cells, texts, strict=True):
         if ended:
             axes.text(
                 place(cell),

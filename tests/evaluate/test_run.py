@@ -9,6 +9,7 @@ import pytest
 
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.evaluate.datasets import Sample
+from infsa_deploy.evaluate.figures import _reliability, _removal
 from infsa_deploy.evaluate.journal import Journal
 from infsa_deploy.evaluate.results import EvaluationReport, Problem
 from infsa_deploy.evaluate.run import Plan, evaluate_models, heads_of
@@ -166,6 +167,17 @@ def test_an_image_that_was_mended_is_read_again(classifier, samples, tmp_path):
     again = classifier()
     report = evaluated(good, again)
     assert (report.problems, report.models[0].images, again.session.images) == ((), 5, 1)
+
+
+def test_models_are_told_apart_without_colour(classifier, samples):
+    models = [classifier(name=name) for name in ("first", "second")]
+    report = evaluate_models(models, samples(3), "by hand", ATTENTION)
+    (reliability,), (blur, mean) = _reliability(report).axes, _removal(report).axes
+    markers = [line.get_marker() for line in reliability.lines[1:]]  # after the diagonal
+    assert len(set(markers)) == 2
+    for panel in (blur, mean):
+        looks = {(line.get_marker(), line.get_linestyle()) for line in panel.lines}
+        assert len(looks) == len(panel.lines) == 4
 
 
 def test_the_chosen_layer():
