@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 from tests.plugins import cases, device_models, device_timings, launch
+from tests.plugins.build import ROOT, Built, build
 from tests.plugins.compiled import CompiledKernels
 from tests.plugins.test_centrality_pool import MATRIX as CENTRALITY
 from tests.plugins.test_energy_pool import MATRIX as ENERGY
@@ -34,10 +34,8 @@ from tests.plugins.test_neumann_attention import MATRIX as NEUMANN
 from tests.plugins.tolerance import assert_close
 from tests.plugins.worker import Case
 
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "device_check"
-TABLE, CODE = BUILD / "kernels.json", BUILD / "code"
-LIBRARY, HARNESS = BUILD / "libinfsa_plugins.so", BUILD / "libharness.so"
+BUILT = Built(ROOT / "build" / "device_check")
+CODE = BUILT.folder / "code"
 LARGE = (4096, 16384, 331776)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -118,27 +116,8 @@ def _large_pool(case: Case, code: CompiledKernels) -> None:
 
 
 def prepare(sm: int) -> None:
-    """Build the plugin library for one SM, and the harness, with g++ alone; RuntimeError with what a step said."""
-    plugins = ROOT / "plugins"
-    BUILD.mkdir(parents=True, exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-
-    def run(*command: object) -> str:
-        parts = [str(part) for part in command]
-        done = subprocess.run(parts, capture_output=True, text=True, check=False, env=environment)
-        if done.returncode:
-            raise RuntimeError(f"{parts[0]} {parts[1]}: {done.stderr.strip()}")
-        return done.stdout.strip()
-
-    found = run(sys.executable, plugins / "headers.py", "--into", ROOT / "build" / "headers")
-    include = [part for folder in found.split(";") for part in ("-isystem", folder)]
-    run(sys.executable, plugins / "aot.py", "--out", BUILD, "--cache", CODE, "--sm", sm, "--no-ptx")
-    compiler = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-Wno-deprecated-declarations", *include]
-    sources = [*plugins.glob("src/*.cpp"), *plugins.glob("infsa_plugins/*/plugin.cpp"), BUILD / "kernels.S"]
-    run(*compiler, "-I", plugins / "src", "-I", BUILD, *sources, "-o", LIBRARY, "-ldl")
-    native = ROOT / "tests" / "plugins" / "native"
-    run(*compiler, native / "harness.cpp", "-o", HARNESS, "-ldl")
-    run(*compiler, native / "stand_in_driver.cpp", "-o", BUILD / "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
+    """Build the plugin library for one SM, as users do, and the harness; RuntimeError with what a step said."""
+    build(BUILT, INFSA_PLUGINS_SM=sm, INFSA_PLUGINS_PTX="OFF", INFSA_PLUGINS_CACHE=CODE)
 
 
 def check_library(gpu: bool, todo: list[Case]) -> Findings:
@@ -148,8 +127,8 @@ def check_library(gpu: bool, todo: list[Case]) -> Findings:
     if not gpu:
         from tests.plugins.interpret_entry import run
 
-        driver = StandIn(BUILD / "libcuda.so.1", TABLE, run)
-    harness = Harness(HARNESS, LIBRARY)
+        driver = StandIn(BUILT.driver, BUILT.table, run)
+    harness = Harness(BUILT.harness, BUILT.plugins)
     assert harness.native.harnessContext() == 0, harness.messages()
     findings = Findings()
     for case in todo:
@@ -192,7 +171,7 @@ def _without_gpu(result: dict[str, Any]) -> None:
 
 
 def _on_gpu(result: dict[str, Any], deadline: float) -> None:
-    code, todo = CompiledKernels(TABLE, CODE), list(small_cases())
+    code, todo = CompiledKernels(BUILT.table, CODE), list(small_cases())
     result["kernels"], result["library"] = check_kernels(todo, "cuda", code), check_library(True, todo)
     result["large"] = check_large(code)
     result["timings"] = device_timings.timings(code, deadline)

@@ -7,15 +7,12 @@ import torch
 
 from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
 from tests.plugins import exact_interpreter, launch
+from tests.plugins.cases import normal
 from tests.plugins.tolerance import assert_close
 
 exact_interpreter.install()
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-
-def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

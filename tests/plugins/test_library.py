@@ -15,7 +15,7 @@ from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import DOMAIN, VERSION
 from tests.plugins import cases
 from tests.plugins import worker as w
-from tests.plugins.conftest import ROOT
+from tests.plugins.build import ROOT
 from tests.plugins.harness import FLOAT32, INT32
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16

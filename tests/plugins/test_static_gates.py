@@ -9,7 +9,7 @@ import sys
 import pytest
 import static_report
 
-from tests.plugins.conftest import ROOT
+from tests.plugins.build import ROOT
 
 
 @pytest.fixture(scope="module")
