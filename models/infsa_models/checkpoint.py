@@ -69,7 +69,8 @@ def _read_pickle(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "torch.load('model.pt', weights_only=False).state_dict(), 'model.safetensors')",
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} is not a whole PyTorch checkpoint", _first_line(error)) from error
+        why = "it does not begin as one does" if isinstance(error, KeyError) else _first_line(error)
+        raise ModelError(f"{path} is not a whole PyTorch checkpoint", why, "download or save it again") from error
     if not isinstance(loaded, Mapping):
         raise ModelError(f"{path} holds no weights by name", f"it holds a {type(loaded).__name__}")
     nested = next((key for key in NESTED_STATES if isinstance(loaded.get(key), Mapping)), None)
