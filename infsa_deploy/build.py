@@ -40,7 +40,8 @@ def build(model: Path, output: Path, config: EngineConfig, listener: Listener) -
     """Build an engine from the export `model`; raises as engine.build_engine, ModelError for a graph not retyped."""
     check_target(output)
     if output.resolve() == model.resolve():
-        raise UsageError(f"the engine would replace {model}.", "it is to be built from that.", "give another -o FILE.")
+        why = "an engine is built from an ONNX file, and does not replace it."
+        raise UsageError(f"{output} is the model itself.", why, "give an ONNX file, or another -o FILE.")
     with _retyped(model, config, listener) as (path, origin):
         return build_engine(path, output, config, listener, origin)
 

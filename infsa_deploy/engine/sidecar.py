@@ -16,7 +16,7 @@ AMPERE = 80
 
 def sidecar_path(engine: Path) -> Path:
     """The engine's name with `.json` after it."""
-    return engine.with_name(f"{engine.name}.json")
+    return Path(f"{engine}.json")
 
 
 def read_sidecar(engine: Path) -> EngineRecord:
