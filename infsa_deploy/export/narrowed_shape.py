@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 Dim = int | ir.SymbolicDim
@@ -28,20 +31,43 @@ def narrowed_shape(node: ir.Node, axis: int, rows: int | None) -> list[int] | No
         return None
     if node.op_type == "Expand":
         return _expanded_shape(source.shape, target, axis, rows)
-    return shape_operand(source.shape, target, axis, rows)
+    return shape_operand(source.shape, target, carrying_axis(source.shape, target, axis), axis, rows)
+
+
+def carrying_axis(source: ir.Shape, target: ir.Shape, axis: int) -> int | None:
+    """The axis of a Reshape's input that an axis of its output is: as long, with as many elements before it."""
+    for own in range(len(source)):
+        if same_length(source[own], target[axis]) and _same_product(source[:own], target[:axis]):
+            return own
+    return None
+
+
+def _same_product(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in (*a, *b)):
+        return False
+    return _product(a) == _product(b)
+
+
+def _product(dims: Sequence[Dim]) -> Dim:
+    product: Dim = math.prod(dim for dim in dims if isinstance(dim, int))
+    for dim in dims:
+        product = product if isinstance(dim, int) else dim * product
+    return product if isinstance(product, int) else product.simplify()
 
 
 def shape_operand(
-    source: ir.Shape, target: ir.Shape, axis: int | None = None, rows: int | None = None
+    source: ir.Shape, target: ir.Shape, own: int | None = None, axis: int | None = None, rows: int | None = None
 ) -> list[int] | None:
     """The shape operand with which Reshape makes `target` from `source`, with another number of rows on one axis.
 
-    Args: as for `narrowed_shape`; without `axis` the target is made as it is.
+    Args: as for `narrowed_shape`, `own` the axis of `source` that carries the rows; without them the target is made as
+        it is.
     Returns: one integer an output axis, or None if more than one length would have to be inferred.
     """
     shape: list[int] = []
     for position, dim in enumerate(target):
-        copies = position < len(source) and same_length(source[position], dim)
+        same = position < len(source) and same_length(source[position], dim)
+        copies = same and (position == own) == (position == axis)  # the axis of the rows is copied by itself alone
         if position == axis and rows is not None:
             shape.append(rows)
         elif position == axis or not isinstance(dim, int):

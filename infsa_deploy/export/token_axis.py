@@ -6,12 +6,11 @@ else of them. Semantics: the ONNX operator specification, opset 18 and later.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from infsa_deploy.export.narrowed_shape import Dim, narrowed_shape, same_length
+from infsa_deploy.export.narrowed_shape import carrying_axis, narrowed_shape, same_length
 from infsa_deploy.export.node_axes import END, axis_attribute, constant_ints, from_zero, rank_of, sliced_axes
 
 Carriers = tuple[int | None, ...]
@@ -187,23 +186,8 @@ def _reshape(node: ir.Node, axis: int) -> Sequence[int | None] | None:
     target = node.outputs[0].shape
     if source is None or target is None or narrowed_shape(node, axis, 1) is None:
         return None
-    for own in range(len(source)):
-        if same_length(source[own], target[axis]) and _same_product(source[:own], target[:axis]):
-            return [own, None]
-    return None
-
-
-def _same_product(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in (*a, *b)):
-        return False
-    return _product(a) == _product(b)
-
-
-def _product(dims: Sequence[Dim]) -> Dim:
-    product: Dim = math.prod(dim for dim in dims if isinstance(dim, int))
-    for dim in dims:
-        product = product if isinstance(dim, int) else dim * product
-    return product if isinstance(product, int) else product.simplify()
+    own = carrying_axis(source, target, axis)
+    return None if own is None else [own, None]
 
 
 def _expand(node: ir.Node, axis: int) -> Sequence[int | None] | None:

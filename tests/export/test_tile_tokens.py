@@ -223,3 +223,16 @@ def test_a_retyped_model_accumulates_in_float32():
 def test_an_impossible_tile_is_refused():
     with pytest.raises(UsageError, match="tile of 0"):
         tile_tokens(parse(MLP.format(B=2, N=10), **WEIGHTS), 0)
+
+
+def test_a_second_axis_of_the_tokens_length_keeps_it():
+    """Scores [B, 1, N, N] of one head, merged to [B, N, N]: the last axis is whole though the tile's rows are fewer."""
+    text = (
+        "g (float[B,N,4] x) => (float[B,N,4] y) <float[B,N,N] r> { t = Transpose<perm = [0, 2, 1]>(x) q = MatMul(x, w) "
+        "s = MatMul(q, t) u = Unsqueeze(s, one) n = Relu(u) r = Reshape(n, shape) y = MatMul(r, x) }"
+    )
+    weights = {"w": integers(1, 4, 4), "one": np.array([1]), "shape": np.array([0, -1, 0])}
+    model = parse(text, **weights)
+    tile_tokens(model, 5)
+    check(model)
+    np.testing.assert_array_equal(run(model, {"x": X})["y"], run(parse(text, **weights), {"x": X})["y"])
