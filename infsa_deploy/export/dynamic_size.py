@@ -33,7 +33,7 @@ class DynamicSizeViT(nn.Module):
 
 
 def interpolate_by_axis(positions: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]) -> Tensor:
-    """What `interpolate_positions` gives, as two matrix products: bicubic weights are a product of one for each axis.
+    """What `resize_positions` gives, as two matrix products: bicubic weights are a product of one for each axis.
 
     Resizing E channels of a large grid takes a CPU runtime as long as a transformer layer in int8; here only a unit
     matrix is resized on each axis, which makes its weights.

@@ -7,14 +7,14 @@ Axes: B batch, C channels, H and W pixels, N patches, E embedding.
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.errors import UsageError
 from infsa_models.attention import (
     Hops,
     InfSAAttention,
@@ -69,17 +69,6 @@ class ViTConfig:
         """The fields as JSON can hold them."""
         return {**asdict(self), "image_size": list(self.image_size)}
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ViTConfig:
-        """The inverse of to_dict; ModelError on fields missing or unknown."""
-        known = {field.name for field in fields(cls)}
-        required = known - {"hops", "power_iterations"}
-        wrong = sorted((required - set(values)) | (set(values) - known))
-        if wrong:
-            raise ModelError("the model configuration cannot be read", f"missing or unknown: {', '.join(wrong)}")
-        height, width = values["image_size"]
-        return cls(**{**values, "image_size": (height, width)})
-
 
 def check_image_size(image_size: tuple[int, int], patch_size: int) -> None:
     """Raise UsageError naming the nearest sizes that fit unless patches tile the image."""
@@ -103,11 +92,6 @@ def resize_positions(position_embedding: Tensor, from_grid: tuple[int, int], to_
     """
     if from_grid == to_grid:
         return position_embedding
-    return interpolate_positions(position_embedding, from_grid, to_grid)
-
-
-def interpolate_positions(position_embedding: Tensor, from_grid: tuple[int, int], to_grid: tuple[int, int]) -> Tensor:
-    """What resize_positions does, for any two grids; the sizes of `to_grid` may be symbolic in a trace."""
     class_position, patch_positions = position_embedding[:, :1], position_embedding[:, 1:]
     image = patch_positions.reshape(1, *from_grid, -1).permute(0, 3, 1, 2)  # [1, E, rows, columns]
     image = image.to(torch.promote_types(image.dtype, torch.float32))

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from infsa_models.vit import interpolate_positions
+from infsa_models.vit import resize_positions
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export.dynamic_size import interpolate_by_axis
@@ -39,9 +39,9 @@ def test_equals_static_exports(variant, tiny, export, rng, tmp_path):
 @pytest.mark.parametrize("grid", [(4, 6), (1, 1), (9, 2)])
 def test_positions_by_axis_are_the_models(grid):
     table = torch.randn(1, 1 + 4 * 6, 5, generator=torch.Generator().manual_seed(0))
-    expected = interpolate_positions(table.double(), (4, 6), grid)
+    expected = resize_positions(table.double(), (4, 6), grid)
     error = (interpolate_by_axis(table, (4, 6), grid) - expected).abs().max()
-    yardstick = (interpolate_positions(table, (4, 6), grid) - expected).abs().max()
+    yardstick = (resize_positions(table, (4, 6), grid) - expected).abs().max()
     assert error <= 2 * yardstick + torch.finfo(torch.float32).eps * expected.abs().max()
 
 

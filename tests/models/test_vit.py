@@ -11,7 +11,7 @@ from infsa_models.checkpoint import load_vit, weights_hash
 from infsa_models.vit import ViT, ViTConfig, resize_positions
 from torch import nn
 
-from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.errors import UsageError
 
 
 @pytest.mark.parametrize("variant", ["pure", "linear"])
@@ -179,13 +179,3 @@ def test_image_sizes_that_do_not_fit_name_the_nearest_that_do(image_size, neares
 def test_impossible_configurations(change, message, tiny_config):
     with pytest.raises(UsageError, match=message):
         replace(tiny_config, **change)
-
-
-def test_configuration_survives_json(tiny_config):
-    config = replace(tiny_config, hops="inf")
-    assert ViTConfig.from_dict(config.to_dict()) == config
-    incomplete = {**config.to_dict(), "colour": "red"}
-    del incomplete["depth"]
-    with pytest.raises(ModelError) as caught:
-        ViTConfig.from_dict(incomplete)
-    assert "colour, depth" in caught.value.why
