@@ -81,6 +81,12 @@ class ExportConfig:
                 "tiles are for ONNX Runtime on a CPU, engines have no loops over sequences.",
                 "leave out --int8 and --dtype, or the tiles.",
             )
+        if not self.keep_io and self.dtype == "fp32":
+            raise UsageError(
+                "--low-precision-io goes with a narrow --dtype.",
+                "inputs and outputs are float32 otherwise.",
+                "add --dtype fp16, or leave it out.",
+            )
         if self.int8 and self.dtype != "fp32":
             raise UsageError(
                 f"--int8 and --dtype {self.dtype} cannot be combined.",

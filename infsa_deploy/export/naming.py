@@ -22,6 +22,8 @@ def default_output(reference: Reference, config: ExportConfig) -> Path:
         parts.append(f"hops{reference.source.hops}")
     if reference.source.power_iterations not in (None, 1):
         parts.append(f"power{reference.source.power_iterations}")
+    if config.static_batch:
+        parts.append(f"batch{config.static_batch}")
     if config.dynamic_size:
         parts.append("dynamic")
     if config.tile_tokens:

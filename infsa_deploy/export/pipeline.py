@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
 import torch
 from infsa_models.checkpoint import weights_hash
 from torch import nn
@@ -65,15 +66,8 @@ def export_quantized(
 
     Raises: as export_reference; ModelError when `exported` cannot be read.
     """
-    from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
-
     check_target(path)
-    model, metadata = load_model(exported)
-    model, quantization = quantize_reported(model, reference, kind, calibration, lambda phase: None)
-    need = memory_need(model, metadata.image, reference.architecture.get("patch_size"))
-    metadata = replace(metadata, dtype="int8", memory=need, quantization_error=quantization.max_error)
-    save_model(model, metadata, path)
-    return ExportReport(str(path), metadata, None, quantization)
+    return _write_quantized(*load_model(exported), reference, path, kind, calibration)
 
 
 def export_module(
@@ -125,6 +119,7 @@ def _export(
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
     check_target(path)
+    _check_traceable(reference, config)
     progress("tracing")
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
     if config.attention_maps:
@@ -139,13 +134,7 @@ def _export(
         model = transform(model)
     if config.tile_tokens:
         model = tile_tokens(model, config.tile_tokens)
-    precision, quantization = None, None
-    if config.dtype != "fp32":
-        precision = retype(model, config.dtype, keep_io=config.keep_io)
-    if config.int8:
-        from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
-
-        model, quantization = quantize_reported(model, reference, config.int8, calibration, progress)
+    precision = None if config.dtype == "fp32" else retype(model, config.dtype, keep_io=config.keep_io)
     metadata = ModelMetadata(
         variant=reference.variant,
         form="ops" if config.fold else "reference",
@@ -154,15 +143,44 @@ def _export(
         classes=reference.classes,
         weights_sha256=weights_hash(reference.module),
         source=reference.source,
-        dtype="int8" if config.int8 else config.dtype,
+        dtype=config.dtype,
         memory=memory_need(model, image, reference.architecture.get("patch_size")),
         tool_version=__version__,
         tile_tokens=config.tile_tokens,
-        quantization_error=quantization.max_error if quantization else None,
     )
+    if config.int8:
+        return _write_quantized(model, metadata, reference, path, config.int8, calibration, progress)
     progress(f"writing {path}")
     save_model(model, metadata, path)
-    return ExportReport(str(path), metadata, precision, quantization)
+    return ExportReport(str(path), metadata, precision)
+
+
+def _write_quantized(
+    model: ir.Model,
+    metadata: ModelMetadata,
+    reference: Reference,
+    path: Path,
+    kind: Int8,
+    calibration: Batches,
+    progress: Callable[[str], None] = lambda phase: None,
+) -> ExportReport:
+    from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
+
+    model, report = quantize_reported(model, reference, kind, calibration, progress)
+    need = memory_need(model, metadata.image, reference.architecture.get("patch_size"))
+    metadata = replace(metadata, dtype="int8", memory=need, quantization_error=report.max_error)
+    progress(f"writing {path}")
+    save_model(model, metadata, path)
+    return ExportReport(str(path), metadata, quantization=report)
+
+
+def _check_traceable(reference: Reference, config: ExportConfig) -> None:
+    if not config.fold and any(getattr(a, "hops", 1) == "inf" for a in infsa_attentions(reference.module).values()):
+        raise UsageError(
+            "the whole series cannot be exported with --no-fold.",
+            "the reference solves it as a linear system, for which ONNX has no operator.",
+            "give a number of hops, such as --hops 100, or leave out --no-fold.",
+        )
 
 
 def _check_maps_possible(examples: Sequence[torch.Tensor], config: ExportConfig) -> None:

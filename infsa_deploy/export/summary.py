@@ -21,8 +21,10 @@ def summarise(path: Path) -> GraphSummary:
     """
     model, metadata = load_model(path)
     sizes = {"batch": 1, **patch_grid(metadata.image)}
-    flops = None if metadata.tile_tokens else count_flops(model, sizes)
+    images = fixed_batch(model) or 1
+    flops = None if metadata.tile_tokens else {op: n // images for op, n in count_flops(model, sizes).most_common()}
     moved = None if metadata.tile_tokens else dict(count_bytes(model, sizes))
+    moved = moved and {kind: n if kind == "weights" else n // images for kind, n in moved.items()}
     data = path.with_name(f"{path.name}.data")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     return GraphSummary(
@@ -35,10 +37,16 @@ def summarise(path: Path) -> GraphSummary:
         parameters=sum(tensor.size for tensor in weights),
         weights_bytes=weights_bytes(model),
         flops=None if flops is None else sum(flops.values()),
-        flops_by_op={} if flops is None else dict(flops.most_common()),
+        flops_by_op=flops or {},
         bytes_moved=moved,
         metadata=metadata,
     )
+
+
+def fixed_batch(model: ir.Model) -> int | None:
+    """How many images a run takes, or None where that is free."""
+    shape = model.graph.inputs[0].shape
+    return shape[0] if shape is not None and isinstance(shape[0], int) else None
 
 
 def describe(value: ir.Value) -> str:

@@ -89,6 +89,7 @@ def test_names_of_default_outputs(run):
     assert run("export", "--model", "digits_pure", "--image-size", "32x64", "--hops", "2")[1] == (
         "artifacts/digits_pure_32x64_hops2.onnx\n"
     )
+    assert run("export", "--model", "digits_linear", "--batch", "2")[1] == "artifacts/digits_linear_batch2.onnx\n"
     assert run("export", "--model", "digits_linear", "--no-fold")[1] == "artifacts/digits_linear_reference.onnx\n"
 
 
@@ -119,6 +120,8 @@ def test_export_json_and_labels(run, checkpoint, tmp_path):
         (("--model", "digits_linear", "--calibration", "zoo"), 2, "is for --int8"),
         (("--weights", "nowhere.safetensors"), 4, "nowhere.safetensors"),
         (("--module", "nowhere:factory"), 2, "nowhere"),
+        (("--model", "digits_linear", "--low-precision-io"), 2, "--dtype fp16"),
+        (("--model", "digits_pure", "--hops", "inf", "--no-fold"), 2, "--hops 100"),
     ],
 )
 def test_export_errors(run, options, code, message, tmp_path):

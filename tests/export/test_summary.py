@@ -41,6 +41,15 @@ def test_forms(variant, tiny, rng, tmp_path):
     assert found["fp16"].weights_bytes < found["plain"].weights_bytes * 0.55
 
 
+@pytest.mark.parametrize("variant", ["linear", "pure"])
+def test_an_image_of_a_fixed_batch(variant, tiny, export):
+    one, six = (summarise(export(tiny(variant), static_batch=batch)[0]) for batch in (1, 6))
+    assert six.flops_by_op == one.flops_by_op
+    for moved in (one.bytes_moved, six.bytes_moved):
+        del moved["weights"]  # shapes, which are constants, among them
+    assert six.bytes_moved == one.bytes_moved
+
+
 def test_tiles_are_not_counted(tiny, export):
     path, _ = export(tiny("linear"), tile_tokens=2)
     summary = summarise(path)
