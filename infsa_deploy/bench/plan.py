@@ -107,8 +107,10 @@ def plan_files(
 
 def source_name(source: ModelSource) -> str:
     """A short name of the model that `source` builds."""
-    name = source.model or (Path(source.weights).stem if source.weights else str(source.module).rpartition(":")[2])
-    parts = [name]
+    if source.model or not (source.weights or source.module):
+        parts = [source.model or f"digits_{source.variant or 'linear'}"]  # what export takes where nothing is named
+    else:
+        parts = [Path(source.weights).stem if source.weights else str(source.module).rpartition(":")[2]]
     parts += [f"hops{source.hops}"] if source.hops not in (None, 1) else []
     parts += [f"power{source.power_iterations}"] if source.power_iterations not in (None, 1) else []
     return "_".join(parts)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from infsa_models import zoo
 
 from infsa_deploy.bench import contenders
 from infsa_deploy.bench.plan import GivenFile, plan_files, plan_models, source_name, sweep
@@ -86,4 +87,7 @@ def test_a_file_without_a_source(artefact):
 def test_names_of_sources():
     assert source_name(ModelSource(weights="/x/mine.pt", hops=3)) == "mine_hops3"
     assert source_name(ModelSource(module="pack.age:factory")) == "factory"
+    assert source_name(ModelSource(image_size=(64, 64))) == zoo.DEFAULT_MODEL["linear"]
+    for variant, name in zoo.DEFAULT_MODEL.items():
+        assert source_name(ModelSource(variant=variant)) == name
     assert source_name(ModelSource(model="infvit_linear_4l", power_iterations=2)) == "infvit_linear_4l_power2"
