@@ -12,7 +12,7 @@ from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import Listener, Origin, build_engine, check_request, forecast_engine
 from infsa_deploy.engine_records import EngineForecast, EngineRecord
 from infsa_deploy.errors import UsageError
-from infsa_deploy.files import check_target
+from infsa_deploy.files import check_target, unwritable
 
 ARTIFACTS = Path("artifacts")
 LOW_TYPES: dict[str, Literal["fp16", "bf16"]] = {"fp16": "fp16", "bf16": "bf16", "int8": "fp16"}
@@ -83,5 +83,8 @@ def _retyped(model: Path, config: EngineConfig, listener: Listener) -> Iterator[
     external = weights_bytes(graph) > EXTERNAL_DATA_FROM
     with tempfile.TemporaryDirectory(prefix="infsa-deploy-") as folder:
         path = Path(folder) / model.name
-        ir.save(graph, path, external_data=f"{path.name}.data" if external else None)
+        try:
+            ir.save(graph, path, external_data=f"{path.name}.data" if external else None)
+        except OSError as error:
+            raise unwritable(path, error) from error
         yield path, Origin(model, report.kept_fp32)

@@ -274,6 +274,19 @@ def test_full_disk_leaves_nothing(exported, double, tmp_path):
         assert [path.name for path in folder.iterdir()] == ["m.engine.log"]
 
 
+def test_no_room_for_the_retyped_copy(exported, double, tmp_path, monkeypatch, left_over):
+    model = exported("linear")
+    with _tmpfs(tmp_path / "temporary", "size=8k") as folder:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        config = EngineConfig(precision="fp16", plugin_library=double)
+        with pytest.raises(HostError, match="cannot write") as failed:
+            build_retyped(model, tmp_path / "m.engine", config, Listener())
+        assert str(folder) in failed.value.what
+        assert "disk is full" in failed.value.why
+        assert list(folder.iterdir()) == []
+    assert left_over() == []
+
+
 @pytest.mark.parametrize("phase", ["parsing", "building"])
 def test_interrupting_a_build_leaves_nothing(exported, build, double, left_over, phase):
     def interrupt(text: str) -> None:
