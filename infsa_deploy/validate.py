@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -84,26 +85,28 @@ def validate_model(
         ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
         UsageError: the plan leaves nothing to compare.
     """
-    candidate = open_artefact(path, threads=threads)
-    metadata = candidate.metadata
-    progress("building the reference model")
-    reference = rebuild_reference(metadata, weights, module)
-    check_same_weights(reference, metadata, path)
-    comparisons: list[OutputComparison] = []
-    maps = any(info.name == "attention" for info in candidate.outputs)
-    known = known or ReferenceOutputs()
-    known.begin((reference.source, metadata.weights_sha256, maps))
-    for model, image in _at_sizes(reference.module, metadata.image):
-        model = with_attention_maps(to_reference(model), reference) if maps else model
-        exact = known.kept("fp64", partial(EagerSession, model, image, "fp64"))
-        yardstick = known.kept(_eager_type(metadata.dtype), partial(yardstick_session, model, image, metadata.dtype))
-        for kind, batches in _inputs(plan, image, metadata.dtype).items():
-            kind = f"{kind} {image.height}x{image.width}"
-            progress(f"comparing {kind} images")
-            comparisons += _compare(kind, batches, exact, yardstick, candidate, metadata)
-    passed = all(comparison.passed for comparison in comparisons)
-    described = YARDSTICKS.get(metadata.dtype, f"eager {metadata.dtype}")
-    return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
+    with closing(open_artefact(path, threads=threads)) as candidate:
+        metadata = candidate.metadata
+        progress("building the reference model")
+        reference = rebuild_reference(metadata, weights, module)
+        check_same_weights(reference, metadata, path)
+        comparisons: list[OutputComparison] = []
+        maps = any(info.name == "attention" for info in candidate.outputs)
+        known = known or ReferenceOutputs()
+        known.begin((reference.source, metadata.weights_sha256, maps))
+        for model, image in _at_sizes(reference.module, metadata.image):
+            model = with_attention_maps(to_reference(model), reference) if maps else model
+            exact = known.kept("fp64", partial(EagerSession, model, image, "fp64"))
+            yardstick = known.kept(
+                _eager_type(metadata.dtype), partial(yardstick_session, model, image, metadata.dtype)
+            )
+            for kind, batches in _inputs(plan, image, metadata.dtype).items():
+                kind = f"{kind} {image.height}x{image.width}"
+                progress(f"comparing {kind} images")
+                comparisons += _compare(kind, batches, exact, yardstick, candidate, metadata)
+        passed = all(comparison.passed for comparison in comparisons)
+        described = YARDSTICKS.get(metadata.dtype, f"eager {metadata.dtype}")
+        return ValidationReport(str(path), candidate.runtime, metadata.dtype, described, tuple(comparisons), passed)
 
 
 def validate_models(paths: Sequence[Path], plan: Plan, **options: Any) -> tuple[ValidationReport, ...]:

@@ -15,6 +15,7 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.runtime.ort import OrtSession
 from infsa_deploy.validate import Plan, ReferenceOutputs, validate_model
 
 PLAN = Plan(real=5, random=3)
@@ -96,6 +97,13 @@ def test_what_another_reference_gave_is_not_taken(exported):
     for variant in ("linear", "pure", "linear"):
         path, _ = exported(variant)
         assert validate_model(path, PLAN, threads=1, known=known) == validate_model(path, PLAN, threads=1)
+
+
+def test_what_was_opened_is_closed(exported, monkeypatch):
+    closed, close = [], OrtSession.close
+    monkeypatch.setattr(OrtSession, "close", lambda session: closed.append(session) or close(session))
+    validate_model(exported("linear")[0], Plan(1, 0), threads=1)
+    assert len(closed) == 1
 
 
 def test_the_reference_must_be_the_same_model(exported, tiny):
