@@ -153,7 +153,8 @@ def check_tolerance(reports: Sequence[ValidationReport]) -> None:
     raise ToleranceError(
         f"{model} is out of tolerance: output {worst.output!r}, {worst.inputs}.",
         f"its largest error is {worst.max_abs:.3g}; the bound is {worst.bound:.3g}.",
-        "compare with an export made with --no-fold, and report the difference.",
+        "compare more images, as the yardstick may be good on a few by chance: --images 64 --random 64; then with an "
+        "export made with --no-fold, and report the difference.",
     )
 
 

@@ -13,6 +13,9 @@ from infsa_models.baselines import (
     performer_attention,
 )
 from infsa_models.vit import ViTConfig
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from infsa_deploy.errors import UsageError
 
@@ -76,16 +79,32 @@ def test_directions_are_orthogonal_within_a_block():
     assert off_diagonal.abs().max() < 1e-5 * gram.diagonal().max()  # float32 rounding of the factorisation
 
 
+class Shapes(TorchDispatchMode):
+    """Notes the shape of every tensor that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        self.seen += [tuple(t.shape) for t in tree_leaves(made) if isinstance(t, torch.Tensor)]
+        return made
+
+
 @pytest.mark.parametrize("name", ["linformer", "performer"])
 def test_models_run_and_hold_no_square_matrix(name):
     config = ViTConfig("softmax", (64, 64), 4, 3, embed_dim=24, depth=2, num_heads=3, mlp_dim=40, num_classes=5)
     model = build(name, config).eval()
-    sizes = []
-    for block in model.blocks:
-        block.attention.register_forward_hook(lambda module, given, made: sizes.append(made.shape))
-    with torch.no_grad():
+    shapes = Shapes()
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), shapes:
         assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
-    assert sizes == [(2, config.tokens, 24)] * 2
+    N = config.tokens
+    assert any(N in shape for shape in shapes.seen)
+    assert not [shape for shape in shapes.seen if shape[-2:] == (N, N)]
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), shapes:
+        softmax_attention(*torch.randn(3, 1, 1, N, 8, dtype=torch.float64))
+    assert [shape for shape in shapes.seen if shape[-2:] == (N, N)]  # what is looked for would be seen
 
 
 def test_gradients_reach_every_parameter():
