@@ -197,6 +197,9 @@ def _with_channels(pixels: Pixels, channels: int) -> Pixels:
         return pixels
     if channels == 1:
         return np.asarray(pixels @ LUMA, np.float32)[:, :, None]
+    if present != 1:
+        fix = "feed the model arrays of its own input instead of pictures."
+        raise ModelError(f"the picture has {present} channels.", f"the model takes {channels}.", fix)
     return np.repeat(pixels, channels, axis=2)
 
 

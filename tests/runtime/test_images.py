@@ -217,3 +217,11 @@ def test_errors_call_a_picture_that_is_no_file_by_its_name():
     for picture, message in ((b"text", "image 3 is no image"), (np.zeros((2, 2), int), "image 3 holds int64")):
         with pytest.raises(ModelError, match=message):
             read_image(picture, "image 3")
+
+
+def test_colours_are_not_made_into_other_channels():
+    spec = ImageSpec(4, 8, 8, (0.5,) * 4, (0.5,) * 4)
+    assert preprocess(np.zeros((8, 8, 1), np.float32), spec).shape == (1, 4, 8, 8)
+    with pytest.raises(ModelError, match="has 3 channels") as caught:
+        preprocess(np.zeros((8, 8, 3), np.float32), spec)
+    assert caught.value.why == "the model takes 4."
