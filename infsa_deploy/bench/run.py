@@ -99,8 +99,13 @@ def failures(cells: Sequence[Cell]) -> list[str]:
 
 
 def _known(request: Request) -> Results:
+    """What the results file has; of its runs those that measured a cell, which others have to agree with."""
     check_target(request.output)
-    return results_file.read([request.output]) if request.output.exists() else Results((), (), (), ())
+    if not request.output.exists():
+        return Results((), (), (), ())
+    found = results_file.read([request.output])
+    measured = {cell.run for cell in found.cells}
+    return replace(found, runs=tuple(run for run in found.runs if run.started in measured))
 
 
 def _with_threads(request: Request, known: Results) -> Request:

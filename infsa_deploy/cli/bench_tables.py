@@ -33,7 +33,7 @@ def print_cells(results: Results) -> None:
     console = Console()
     for cell in results.cells:
         console.print(cells_table(cell))
-    run = results.runs[-1]
+    run = results.run_of(results.cells[-1])
     console.print(f"threads: {run.settings.threads}, on {run.machine.cores} cores")
 
 

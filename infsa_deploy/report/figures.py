@@ -86,10 +86,10 @@ def _speedups(cells: Sequence[Cell], file: str, title: str, origin: str, folder:
     for index, name in enumerate(names):
         for position, cell in enumerate(cells):
             row = next((row for row in cell.rows if row.contender == name), None)
-            x, style = position + (index - (len(names) - 1) / 2) * width, (index + 1) % len(COLOURS)
+            x, (colour, hatch) = position + (index - (len(names) - 1) / 2) * width, _bar_style(index + 1)
             label = name if position == 0 else None
             height = row.speedup_to_eager if row and row.speedup_to_eager else 0.0
-            axes.bar(x, height, width, color=COLOURS[style], hatch=HATCHES[style], edgecolor="white", label=label)
+            axes.bar(x, height, width, color=colour, hatch=hatch, edgecolor="white", label=label)
             text = f"{height:.2f}" if height else _no_ratio(row)
             axes.text(x, height, f" {text}", ha="center", va="bottom", fontsize=7, rotation=90, bbox=CLEAR)
     axes.axhline(1.0, color="black", linewidth=1, linestyle="--")
@@ -189,6 +189,12 @@ def _saved(figure: Any, axes: Any, file: str, title: str, origin: str, folder: P
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.savefig(folder / file)
     return Figure(file, title, origin)
+
+
+def _bar_style(index: int) -> tuple[str, str]:
+    """A colour and a hatch, other ones together after each turn through the colours."""
+    turns, place = divmod(index, len(COLOURS))
+    return COLOURS[place], HATCHES[(place + turns) % len(HATCHES)]
 
 
 def _no_ratio(row: Row | None) -> str:

@@ -17,7 +17,7 @@ from infsa_deploy.bench import prepare
 from infsa_deploy.bench import run as run_module
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.plan import CellPlan
-from infsa_deploy.bench.run import Request, _measured, _with_threads, run_bench
+from infsa_deploy.bench.run import Request, _known, _measured, _with_threads, run_bench
 from infsa_deploy.bench.settings import settings_for
 from infsa_deploy.errors import UsageError
 from infsa_deploy.measurements import OK, REFUSED
@@ -155,6 +155,17 @@ def test_free_cores_are_watched_only_where_no_one_says_how_many_threads(measured
     monkeypatch.delattr(run_module, "free_cores")
     assert _with_threads(request("new.jsonl", []), NOTHING).settings == SETTINGS
     assert _with_threads(request("old.jsonl", [], threads_asked=False), measured[1]).settings == SETTINGS
+
+
+def test_a_run_that_measured_nothing_binds_no_one(measured, tmp_path):
+    """One that ended at once, such as for a GPU where there is none, leaves its record and no cell."""
+    output, results = measured
+    ended = replace(results.runs[0], started="ended at once", settings=replace(SETTINGS, threads=7, device="cuda"))
+    results_file.append(tmp_path / "only.jsonl", ended)
+    assert _known(request(tmp_path / "only.jsonl", [])) == NOTHING
+    shutil.copy(output, tmp_path / "both.jsonl")
+    results_file.append(tmp_path / "both.jsonl", ended)
+    assert _known(request(tmp_path / "both.jsonl", [])) == results_file.read([output])
 
 
 def test_a_run_that_names_no_threads_goes_on_with_those_of_the_file(measured, artefact):

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from infsa_deploy.bench.contenders import CONTENDERS
 from infsa_deploy.errors import ModelError
 from infsa_deploy.report import paper, tables
 from infsa_deploy.report.render import to_html, to_markdown
@@ -158,7 +159,9 @@ def test_without_cells_there_is_no_report(written, tmp_path):
 
 
 def test_lines_differ_without_colour():
-    from infsa_deploy.report.figures import COLOURS, DASHES, HATCHES, MARKERS
+    from infsa_deploy.report.figures import COLOURS, DASHES, HATCHES, MARKERS, _bar_style
 
-    assert len({(MARKERS[i % len(MARKERS)], str(DASHES[i % len(DASHES)])) for i in range(len(COLOURS))}) == len(COLOURS)
+    many = range(2 * len(CONTENDERS))  # all of ours, and as many given files
+    assert len({(MARKERS[i % len(MARKERS)], str(DASHES[i % len(DASHES)])) for i in many}) == len(many)
     assert len(set(HATCHES)) == len(COLOURS)
+    assert len(set(map(_bar_style, many))) == len(many)
