@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -227,9 +228,17 @@ class GraphSummary:
 
 
 def to_json(record: Any, *, indent: int | None = 2) -> str:
-    """Render a record, or a list of records, as JSON."""
+    """Render a record, or a list of records, as JSON; numbers that are none in it (NaN, infinities) become null."""
     plain = [dataclasses.asdict(r) for r in record] if isinstance(record, list) else dataclasses.asdict(record)
-    return json.dumps(plain, indent=indent)
+    return json.dumps(_finite(plain), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def from_json(kind: type[R], text: str) -> R:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import pytest
@@ -55,6 +56,14 @@ def test_records_survive_json():
     prediction = Prediction("x.png", ("a",), (0.5,))
     assert from_json(Prediction, to_json(prediction, indent=None)) == prediction
     assert to_json([prediction]).startswith("[")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_null_in_json(number):
+    text = to_json([MemoryNeed(1, number), Prediction("a.png", ("a",), (number, 0.5))])
+    need, prediction = json.loads(text, parse_constant=pytest.fail)
+    assert need["constant_bytes"] is None
+    assert prediction["scores"] == [None, 0.5]
 
 
 def test_a_file_appears_whole_with_its_companions(tmp_path):
