@@ -25,6 +25,9 @@ KERNELS = {
 DTYPE_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
+MOST_KEYS = 8192  # in one float32 sum, as in plugin.cpp
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -96,14 +99,18 @@ def attend(
     u, y = launch.nan(B, first_rows, heads * D), launch.nan(B, first_rows, heads * D, dtype=qkv.dtype)
     if tile["SHIFT"]:
         launch("bound_keys", groups * bound_blocks, qkv, bounds, N, heads, D)
-    launch(name, groups * blocks, qkv, bounds, u, squares, N, first_rows, heads, D, bound_blocks, size=D)
+    span = MOST_KEYS if tile["SPANS"] else N
+    spans = [(begin, min(begin + span, N)) for begin in range(0, N, span)]
+    for keys in spans:
+        launch(name, groups * blocks, qkv, bounds, u, squares, N, first_rows, heads, D, bound_blocks, *keys, size=D)
     cells = ceil_div(first_rows, launch.tile("normalise").constants["BLOCK_T"])
     launch("normalise", groups * cells, u, squares, scales, y, first_rows, heads, D, blocks, rho, eps)
     for left in reversed(range(hops - 1)):
         count = N if left else rows
         grid = groups * ceil_div(count, tile["BLOCK_M"])
         previous, y = y, launch.nan(B, count, heads * D, dtype=qkv.dtype)
-        launch("hop", grid, qkv, bounds, u, scales, previous, y, N, count, heads, D, bound_blocks, size=D)
+        for keys in spans:
+            launch("hop", grid, qkv, bounds, u, scales, previous, y, N, count, heads, D, bound_blocks, *keys, size=D)
     return y
 
 

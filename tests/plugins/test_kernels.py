@@ -66,6 +66,35 @@ def test_centrality_pool(dtype: torch.dtype, B: int, N: int, H: int, E: int, sca
     assert launch.centrality(x, u, c, 1e-6, keep=False)[0].equal(got[0])
 
 
+@pytest.mark.parametrize("most_keys", [32, 50, 130])
+@pytest.mark.parametrize(("hops", "rows"), [(1, 0), (1, 1), (3, 0), (2, 70)])
+def test_float32_attention_over_spans_of_keys(monkeypatch, most_keys: int, hops: int, rows: int) -> None:
+    """131 keys in 5, 3 and 2 spans, whole tiles and not, in one launch each."""
+    monkeypatch.setattr(launch, "MOST_KEYS", most_keys)
+    qkv = normal(2, 131, 3 * 2 * 24)
+    arguments = (2, 0.9, hops, 1e-6, rows)
+    eager, exact = (neumann_attention.OP.torch_op(qkv.to(t), *arguments) for t in (torch.float32, torch.float64))
+    assert_close("y", launch.attend(qkv, *arguments), eager, exact)
+
+
+def test_spans_of_keys_round_less_than_one_sum() -> None:
+    """The roundings of n additions weigh as sqrt(n): 8 spans should cut the error of one sum to a third or so."""
+    N, D = 8192, 24
+    qkv = normal(1, N, 3 * D)
+    constants = launch.Launcher(qkv).tile("attend", D).constants
+    rows = constants["BLOCK_M"]
+    q, k, v = qkv[0].double().split(D, -1)
+    exact = torch.relu(q[:rows] / D @ k.T) @ v
+    errors = []
+    for span in (N, N // 8):
+        u, ignored = torch.full((1, N, D), float("nan")), torch.zeros(N)
+        for begin in range(0, N, span):
+            kernel = launch.KERNELS["attend"].function[(1,)]
+            kernel(qkv, ignored, u, ignored, N, N, 1, D, 1, begin, begin + span, **constants)
+        errors.append((u[0, :rows] - exact).square().mean().sqrt().item())
+    assert errors[1] < 0.7 * errors[0]
+
+
 def test_nan_in_a_query_is_not_hidden() -> None:
     qkv = normal(1, 17, 3 * 16)
     qkv[0, 5, 3] = float("nan")

@@ -69,6 +69,15 @@ def test_first_rows_of_changing_shapes(worker, hops: int) -> None:
     assert "rows = 9, but qkv has 8 tokens" in refused.messages
 
 
+def test_float32_sums_over_at_most_8192_keys(worker) -> None:
+    """The others are rounded to fewer digits than one sum over all keys has."""
+    spans = [(0, 8192), (8192, 16384), (16384, 20000)]
+    launches = worker(w.spans_of_keys, cases.neumann(FP32, 1, 20000, 1, 8, hops=2, rows=3))
+    assert launches == [(name, *span) for name in ("attend", "hop") for span in spans]
+    launches = worker(w.spans_of_keys, cases.neumann(BF16, 1, 20000, 1, 8, rows=3))
+    assert launches == [("attend_cut", 0, 20000)]
+
+
 def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.Tensor]:
     described = {case["name"]: case for case in json.loads((golden / "index.json").read_text())["cases"]}
     case = described[name]

@@ -182,6 +182,25 @@ def revive(built: Any, case: Case) -> tuple[list[torch.Tensor], list[torch.Tenso
     return before, after
 
 
+def spans_of_keys(built: Any, case: Case) -> list[tuple[str, int, int]]:
+    """Kernel, first key and end of each launch of one enqueue that takes part of the keys; nothing is computed."""
+    harness, driver = _opened(built)
+    seen: list[tuple[str, int, int]] = []
+
+    def record(entry: Mapping[str, Any], blocks: int, values: Mapping[str, Any]) -> None:
+        if "end" in values:
+            seen.append((entry["kernel"], values["begin"][1], values["end"][1]))
+
+    driver.run, run = record, driver.run
+    plugin = harness.create(case.op, case.fields)
+    code, _ = plugin.enqueue(case.inputs, case.shapes, _configure(plugin, case))
+    assert code == 0, harness.messages() + driver.error
+    plugin.close()
+    driver.run = run
+    driver.forget()
+    return seen
+
+
 def revived_outputs(built: Any, case: Case) -> int:
     """How many outputs a plugin made from what another one serialises has."""
     harness, _ = _opened(built)

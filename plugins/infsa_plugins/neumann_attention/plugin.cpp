@@ -1,10 +1,14 @@
 // NeumannAttention: qkv [B, N, 3 H D], last axis (q, k, v) x H x D -> y [B, N, H D], or its first `rows` tokens.
 #include "plugin.h"
 
+#include <algorithm>
+
 namespace infsa {
 namespace {
 
 using namespace nvinfer1;
+
+constexpr int64_t kMostKeys = 8192; // in one float32 sum; the longer it is, the more its roundings weigh
 
 enum Field { kHeads, kRho, kHops, kEps, kRows };
 
@@ -63,8 +67,15 @@ protected:
         if (shifts)
             launch(launch.entry("bound_keys"), sizes.groups * boundBlocks, qkv, buffers.bounds, sizes.tokens,
                 sizes.heads, sizes.head);
-        launch(attend, sizes.groups * blocks, qkv, buffers.bounds, buffers.u, buffers.squares, sizes.tokens, firstRows,
-            sizes.heads, sizes.head, boundBlocks);
+        int64_t const span = type == DataType::kFLOAT ? kMostKeys : sizes.tokens;
+        auto const overKeys = [&](auto const& each) {
+            for (int64_t begin = 0; begin < sizes.tokens; begin += span)
+                each(static_cast<int>(begin), static_cast<int>(std::min<int64_t>(begin + span, sizes.tokens)));
+        };
+        overKeys([&](int begin, int end) {
+            launch(attend, sizes.groups * blocks, qkv, buffers.bounds, buffers.u, buffers.squares, sizes.tokens,
+                firstRows, sizes.heads, sizes.head, boundBlocks, begin, end);
+        });
         void* const others[2] = {integer(kRows) ? buffers.others[0] : out[0], buffers.others[1]};
         void* y = hops == 1 ? out[0] : others[(hops - 1) % 2]; // of the two in turn, the last write must be the output
         launch(normalise, sizes.groups * cells, buffers.u, buffers.squares, buffers.scales, y, firstRows, sizes.heads,
@@ -73,8 +84,10 @@ protected:
             int const count = left ? sizes.tokens : rows;
             int64_t const hopBlocks = ceilDiv(count, hop.constant("BLOCK_M"));
             void* const next = left ? others[left % 2] : out[0];
-            launch(hop, sizes.groups * hopBlocks, qkv, buffers.bounds, buffers.u, buffers.scales, y, next, sizes.tokens,
-                count, sizes.heads, sizes.head, boundBlocks);
+            overKeys([&](int begin, int end) {
+                launch(hop, sizes.groups * hopBlocks, qkv, buffers.bounds, buffers.u, buffers.scales, y, next,
+                    sizes.tokens, count, sizes.heads, sizes.head, boundBlocks, begin, end);
+            });
             y = next;
         }
     }
