@@ -20,12 +20,11 @@ from infsa_deploy.runtime.protocol import Arrays
 from infsa_deploy.validate import (
     EPSILON,
     ERROR_FACTOR,
-    Plan,
     check_same_weights,
     rebuild_reference,
-    sample_images,
     yardstick_session,
 )
+from infsa_deploy.validation_inputs import Plan, sample_images
 from infsa_deploy.validation_records import Divergence, LayerDifference, ValidationReport
 
 Wide = npt.NDArray[np.float64]

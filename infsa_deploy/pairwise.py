@@ -11,7 +11,7 @@ import numpy as np
 from infsa_deploy.errors import UsageError
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.protocol import Arrays, call_in_pieces
-from infsa_deploy.validate import Plan, sample_images
+from infsa_deploy.validation_inputs import Plan, sample_images
 from infsa_deploy.validation_records import PairComparison
 
 

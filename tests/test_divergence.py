@@ -25,7 +25,8 @@ from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.inner_tensors import images_at_once, inner_tensors
 from infsa_deploy.records import from_json, to_json
 from infsa_deploy.runtime.ort import OrtSession
-from infsa_deploy.validate import Plan, validate_model
+from infsa_deploy.validate import validate_model
+from infsa_deploy.validation_inputs import Plan
 from infsa_deploy.validation_records import ValidationSet
 
 PLAN = Plan(real=2, random=2)

@@ -8,7 +8,7 @@ from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.pairwise import compare_pairs
-from infsa_deploy.validate import Plan
+from infsa_deploy.validation_inputs import Plan
 from tests.test_validate import damage
 
 PLAN = Plan(real=3, random=2)

@@ -15,10 +15,12 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.ort import OrtSession
-from infsa_deploy.validate import Plan, ReferenceOutputs, validate_model
+from infsa_deploy.validate import ReferenceOutputs, validate_model
+from infsa_deploy.validation_inputs import Plan
 
-PLAN = Plan(real=5, random=3)
+PLAN = Plan(real=5, random=3, again=16)
 
 
 @pytest.fixture
@@ -77,6 +79,30 @@ def test_a_wrong_model_fails(change, exported):
     report = validate_model(path, PLAN, threads=1)
     assert not report.passed
     assert not any(c.passed for c in report.comparisons)
+
+
+class LuckyOnFew:
+    """Eager, but in float64 on batches of fewer than eight: a yardstick that errs by nothing."""
+
+    def __init__(self, model, image, dtype) -> None:
+        self._sessions = EagerSession(model, image, "fp64"), EagerSession(model, image, dtype)
+        self.inputs = self._sessions[1].inputs
+
+    def __call__(self, feeds):
+        (images,) = feeds.values()
+        session = self._sessions[len(images) >= 8]
+        return session({session.inputs[0].name: images.astype(session.inputs[0].dtype)})
+
+
+@pytest.mark.parametrize(("change", "passed"), [(0.0, True), (1e-4, False)])
+def test_what_fails_by_a_yardstick_lucky_on_few_images_is_compared_on_more(change, passed, exported, monkeypatch):
+    path, _ = exported("linear")
+    damage(path, change)
+    monkeypatch.setattr(validate, "yardstick_session", LuckyOnFew)
+    report = validate_model(path, PLAN, threads=1)
+    assert [c.images for c in report.comparisons] == [16, 16]
+    assert report.passed is passed
+    assert not validate_model(path, replace(PLAN, again=0), threads=1).passed
 
 
 def test_files_of_one_model_share_what_the_reference_gives(exported, tmp_path, monkeypatch):
@@ -161,5 +187,5 @@ def test_a_plan_that_is_empty_for_int8(exported):
 def test_the_cosine_of_an_output_that_is_silently_zero(found, cosine, exported):
     _, metadata = load_model(exported("linear")[0])
     exact = np.array([[1.0, 2.0], [0.0, 0.0]])
-    compared = validate._comparison("logits", "real", exact, exact, found * exact, metadata)
+    compared = validate._comparison("logits", "real", exact, exact, found * exact, metadata=metadata)
     assert compared.cosine == pytest.approx(cosine)

@@ -44,7 +44,8 @@ def command(
     from infsa_deploy.cli.tables import print_validation
     from infsa_deploy.pairwise import compare_pairs
     from infsa_deploy.records import to_json
-    from infsa_deploy.validate import Plan, check_tolerance, validate_models
+    from infsa_deploy.validate import check_tolerance, validate_models
+    from infsa_deploy.validation_inputs import Plan
     from infsa_deploy.validation_records import ValidationSet
 
     plan = Plan(**plan_options)
