@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import traceback
 from typing import NoReturn
@@ -43,7 +44,7 @@ EXTRAS = {
     "grpc": "serve",
     "tritonclient": "serve",
 }
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have it
 
 
 class _Commands(click.Group):
@@ -68,6 +69,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 ok, 1 unforeseen, 2 usage, 3 environment, 4 model, 5 build, 6 tolerance."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         sys.exit(cli.main(arguments, prog_name="infsa-deploy", standalone_mode=False) or 0)
     except click.exceptions.Abort as error:
@@ -84,6 +86,12 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(known.exit_code)
     except Exception:
         _unforeseen()
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    """Unwind, as Ctrl-C does: whoever stops a container or a job asks no less for a clean folder."""
+    click.echo("terminated; nothing half-written was left.", err=True)
+    sys.exit(TERMINATED)
 
 
 def _unforeseen() -> NoReturn:

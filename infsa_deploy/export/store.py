@@ -19,6 +19,8 @@ def save_model(
 ) -> None:
     """Check `model` and write it to `path`; weights past `external_data_from` bytes go to `<path>.data`.
 
+    Without such weights, a `<path>.data` of the file that was replaced goes with it.
+
     Raises:
         UsageError, HostError: the path cannot be written.
         ModelError: the graph breaks the ONNX specification.
@@ -32,6 +34,8 @@ def save_model(
             onnx.checker.check_model(str(scratch), full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
             raise ModelError("the exported graph is not valid ONNX.", str(error), "report this as a bug.") from error
+    if not external:
+        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
 
 
 def load_model(path: Path) -> tuple[ir.Model, ModelMetadata]:

@@ -255,18 +255,20 @@ def test_the_end_of_a_file_is_no_interruption(run, monkeypatch):
     assert "interrupted" not in err
 
 
-def test_interrupting_an_export_leaves_nothing(checkpoint, tmp_path):
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupting_an_export_leaves_nothing(stop, code, checkpoint, tmp_path):
     script = "import sys\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
     typed = [sys.executable, "-c", script, "export", "--weights", str(checkpoint), "-o", "m.onnx"]
     process = subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=paths())
     while process.poll() is None and not list(tmp_path.glob(".m.onnx.*")):
         time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     _, err = process.communicate(timeout=60)
     left = {path.name for path in tmp_path.iterdir()}
     if process.returncode == 0:
         assert left == {checkpoint.name, "m.onnx"}
     else:
+        assert process.returncode == code, err
         assert left == {checkpoint.name}, err
 
 

@@ -96,6 +96,8 @@ def test_large_weights_go_to_external_data(tiny, export, tmp_path):
     assert (tmp_path / "large.onnx.data").stat().st_size > large.stat().st_size
     (found,) = onnxruntime.InferenceSession(large).run(None, {"image": image})
     np.testing.assert_array_equal(found, expected)
+    save_model(model, metadata, large)
+    assert not (tmp_path / "large.onnx.data").exists()
 
 
 def test_infsa_deploy_export_takes_any_module(tmp_path):
