@@ -36,6 +36,7 @@ from infsa_deploy.files import written_whole
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "bulk_ray.py"
 DONE = re.compile(r"part (\d+): \d+ images, by [^:]+:(\d+)")
+PIPE_BYTES = 4096  # 100 lines of a part done, and as many in the buffer of who reads them
 UNREADABLE = {"damaged.png": b"\x89PNG, but no more", "folder/empty.jpg": b""}
 
 Act = Callable[[int, int, subprocess.Popen], None]  # parts done, process that did the last, the script
@@ -71,9 +72,9 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def start(model: Path, images: Path, output: Path, *options: str) -> subprocess.Popen:
-    """The script, its stdout and stderr as pipes."""
+    """The script, its output in pipes that hold so few lines that it cannot run far ahead of the reader."""
     command = [sys.executable, str(SCRIPT), str(model), str(images), "-o", str(output), "--json", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=PIPE_BYTES)
 
 
 def watch(process: subprocess.Popen, act: Act | None = None) -> tuple[int, dict[str, Any] | None, str]:
