@@ -18,9 +18,9 @@ from infsa_deploy.sizes import format_bytes
 
 SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
 SLOW_ROUNDS, VERY_SLOW_ROUNDS = 4, 2
-# Of the memory free at first. With little to spare, pages are handed out more slowly: a pure eager model at 1024, which
-# asks for 20 GiB of them a call, took 19 s while others held 18 GiB of 24, and 13 s while they held 2.
-SPARE = 0.5
+# Of the memory free at first, beyond what runs. With less, the kernel looks for pages meanwhile: a pure eager model at
+# 1024, which asks for 20 GiB of them a call, took 17 s where less was free than it needs, and 13 s with 1 GiB to spare.
+SPARE = 0.1
 
 
 @dataclass

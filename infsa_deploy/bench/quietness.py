@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from infsa_deploy.runtime.cores import usable_cores
 
-WATCHED_S = 1.0
+WATCHES, WATCHED_S = 5, 0.6
 STAT = Path("/proc/stat")
 FIELDS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guest time, which follows, is in user already
 IDLE = slice(3, 5)
@@ -51,12 +53,15 @@ def others_share(before: CpuTimes | None, after: CpuTimes | None) -> tuple[float
 
 
 def free_cores() -> int:
-    """Cores that this process may use and others leave idle, watched for a second; 1 at least.
+    """Cores that this process may use and others mostly leave idle, over a few seconds; 1 at least.
 
     On a core that is shared, a thread holds up all that wait for it: runtimes that cut work into equal parts lose more
-    by it than those that hand out small ones, and their ratio moves.
+    by it than those that hand out small ones, and their ratio moves. A command that someone runs just then is no reason
+    to measure for half an hour with fewer: the median of several looks counts.
     """
-    before = cpu_times()
-    time.sleep(WATCHED_S)
-    share, _ = others_share(before, cpu_times())
-    return max(1, usable_cores() - round((share or 0.0) * (os.cpu_count() or 1)))
+    counters = [cpu_times()]
+    for _ in range(WATCHES):
+        time.sleep(WATCHED_S)
+        counters.append(cpu_times())
+    shares = [others_share(before, after)[0] or 0.0 for before, after in pairwise(counters)]
+    return max(1, usable_cores() - round(statistics.median(shares) * (os.cpu_count() or 1)))

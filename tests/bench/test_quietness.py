@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 
 import pytest
 
@@ -38,9 +39,13 @@ def test_idle_and_waiting_are_not_busy(tmp_path, monkeypatch):
     assert found.own_s > 0
 
 
-@pytest.mark.parametrize(("busy_s", "free"), [(0.0, 4), (0.4, 4), (1.1, 3), (4.0, 1)])
-def test_busy_cores_are_not_free(busy_s, free, monkeypatch):
-    counters = iter([CpuTimes(100.0, 50.0, 1.0), CpuTimes(104.0, 50.0 + busy_s, 1.0)])
+@pytest.mark.parametrize(
+    ("busy_s", "free"),
+    [([0.0] * 5, 4), ([0.4] * 5, 4), ([1.1] * 5, 3), ([4.0] * 5, 1), ([4.0, 4.0, 0.0, 0.1, 0.0], 4)],
+)
+def test_cores_that_stay_busy_are_not_free(busy_s, free, monkeypatch):
+    totals = accumulate(busy_s, initial=50.0)
+    counters = iter([CpuTimes(100.0 + 4 * watch, busy, 1.0) for watch, busy in enumerate(totals)])
     monkeypatch.setattr(quietness, "cpu_times", lambda: next(counters))
     monkeypatch.setattr(quietness, "usable_cores", lambda: 4)
     monkeypatch.setattr(quietness.os, "cpu_count", lambda: 4)
