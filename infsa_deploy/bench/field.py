@@ -37,6 +37,7 @@ class Entry:
     rounds: list[list[float]] = field(default_factory=list)
     warm_up: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int | None = None
+    limit_bytes: int | None = None
     energy: dict[str, Any] | None = None
     energy_reason: str | None = None
     ended: PointEnded | None = None
@@ -121,6 +122,7 @@ class Field:
         limit = self._make_room(entry)
         if entry.child:
             return entry.child
+        entry.limit_bytes = entry.limit_bytes or limit  # of address space: room was made for what it then took of it
         entry.child = child = Child(self._settings.threads, self._settings.limit_s)
         entry.runtime = child.ask(
             "open",
@@ -128,7 +130,7 @@ class Field:
             runtime=entry.contender.runtime,
             batch=self._batch,
             image=entry.image,
-            limit=limit if entry.contender.runtime != "tensorrt" else None,
+            limit=entry.limit_bytes if entry.contender.runtime != "tensorrt" else None,
         )
         slow_call_s = self._settings.slow_call_s
         warm_up = child.ask("warm up", most_calls=self._settings.warm_up_calls, slow_call_s=slow_call_s)

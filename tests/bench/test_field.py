@@ -20,6 +20,7 @@ class Machine:
         self.memory, self.peak, self.call_s, self.peaks = memory, peak, call_s, peaks
         self.log: list[str] = []
         self.loaded: list[Child] = []
+        self.limits: list[int] = []
 
     def available_bytes(self) -> int:
         return self.memory - sum(child.resident_bytes for child in self.loaded)
@@ -38,6 +39,7 @@ class Child:
 
     def ask(self, do: str, **arguments):
         if do == "open":
+            self._machine.limits.append(arguments["limit"])
             self._name = arguments["opening"]["name"]
             self.resident_bytes = self._machine.peaks.get(self._name, self._machine.peak)
             if self._name == "breaks":
@@ -92,6 +94,8 @@ def test_without_room_for_all_processes_are_closed_and_opened_again(run):
     entries, turns = run(machine, "a b c")
     assert "".join(turns) == "abcbcacab"
     assert len(machine.opened()) > 3
+    first = dict(zip(reversed(machine.opened()), reversed(machine.limits), strict=True))
+    assert machine.limits == [first[name] for name in machine.opened()]
     assert all(entry.ended is None for entry in entries)
     assert not machine.loaded
 
