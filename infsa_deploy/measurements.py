@@ -266,6 +266,11 @@ class Cell:
         return f"others took {self.others_cpu_share:.0%} of the CPU time meanwhile"
 
     @property
+    def size(self) -> str:
+        """Height x width in pixels, for people."""
+        return f"{self.height}x{self.width}"
+
+    @property
     def key(self) -> tuple[str, int, int, int]:
         """What the cell is about, whoever measured it."""
         return (self.model, self.height, self.width, self.batch)

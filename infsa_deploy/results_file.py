@@ -29,6 +29,12 @@ class Results:
     validations: tuple[Validation, ...]
     cells: tuple[Cell, ...]
 
+    @property
+    def measuring_runs(self) -> tuple[Run, ...]:
+        """The runs that measured a cell which is still the last of its kind."""
+        starts = {cell.run for cell in self.cells}
+        return tuple(run for run in self.runs if run.started in starts)
+
     def run_of(self, cell: Cell) -> Run:
         """The run that measured `cell`."""
         return next(run for run in self.runs if run.started == cell.run)

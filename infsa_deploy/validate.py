@@ -134,7 +134,7 @@ def check_tolerance(reports: Sequence[ValidationReport]) -> None:
     failed = [(report.model, c) for report in reports for c in report.comparisons if not c.passed]
     if not failed:
         return
-    model, worst = max(failed, key=lambda pair: pair[1].max_abs / pair[1].bound if pair[1].bound else float("inf"))
+    model, worst = max(failed, key=lambda pair: pair[1].share_of_bound)
     raise ToleranceError(
         f"{model} is out of tolerance: output {worst.output!r}, {worst.inputs}.",
         f"its largest error is {worst.max_abs:.3g}; the bound is {worst.bound:.3g}.",

@@ -34,6 +34,11 @@ class OutputComparison:
         """True when the error is within the bound; NaN never is."""
         return self.max_abs <= self.bound
 
+    @property
+    def share_of_bound(self) -> float:
+        """How much of the bound the error is; infinite where nothing is allowed."""
+        return self.max_abs / self.bound if self.bound else float("inf")
+
 
 @dataclass(frozen=True)
 class ValidationReport:

@@ -55,14 +55,12 @@ class Field:
     Each round starts with another contender, so that nobody always runs after the same one.
     """
 
-    _spare_bytes: float = 0.0
-
     def __init__(self, entries: list[Entry], settings: Settings, batch: int, progress: Callable[[str], None]) -> None:
         self._entries, self._settings, self._batch, self._progress = entries, settings, batch, progress
+        self._spare_bytes = SPARE * (available_bytes() or 0)
 
     def run(self, source: EnergySource) -> None:
         """Measure every entry that has not ended; each then has its figures, or how it ended."""
-        self._spare_bytes = SPARE * (available_bytes() or 0)
         try:
             for number in range(self._settings.rounds):
                 start = number % len(self._entries) if self._entries else 0

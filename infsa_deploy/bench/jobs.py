@@ -117,7 +117,7 @@ class Jobs:
         images = images_for(height, width)
         plan = Plan(-(-images // 2), images // 2, batch=1, again=MOST_IMAGES)
         report = validate_model(Path(path), plan, threads=threads, known=known)
-        worst = max(report.comparisons, key=lambda c: c.max_abs / c.bound if c.bound else float("inf"))
+        worst = max(report.comparisons, key=lambda comparison: comparison.share_of_bound)
         detail = f"largest error {worst.max_abs:.3g} on {worst.inputs} images, bound {worst.bound:.3g}"
         return asdict(Validation(sha256, report.passed, detail))
 

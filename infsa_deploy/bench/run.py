@@ -91,7 +91,7 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
 def failures(cells: Sequence[Cell]) -> list[str]:
     """The points that ended for a reason that is no result, such as a crash: `point: reason`."""
     return [
-        f"{cell.model} {cell.height}x{cell.width} batch {cell.batch}, {row.contender}: {row.reason}"
+        f"{cell.model} {cell.size} batch {cell.batch}, {row.contender}: {row.reason}"
         for cell in cells
         for row in cell.rows
         if row.status == FAILED
@@ -104,8 +104,7 @@ def _known(request: Request) -> Results:
     if not request.output.exists():
         return Results((), (), (), ())
     found = results_file.read([request.output])
-    measured = {cell.run for cell in found.cells}
-    return replace(found, runs=tuple(run for run in found.runs if run.started in measured))
+    return replace(found, runs=found.measuring_runs)
 
 
 def _with_threads(request: Request, known: Results) -> Request:

@@ -39,7 +39,7 @@ def print_cells(results: Results) -> None:
 
 def cells_table(cell: Cell) -> Table:
     """One row a contender."""
-    table = Table(title=f"{cell.model}, {cell.height}x{cell.width}, batch {cell.batch}")
+    table = Table(title=f"{cell.model}, {cell.size}, batch {cell.batch}")
     table.add_column("contender", overflow="fold")
     energy = any(row.energy for row in cell.rows)
     for heading in ("ms", "images/s", "x eager", "CV", "memory", "x floor", *(["J/image"] if energy else [])):

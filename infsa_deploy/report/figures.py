@@ -55,7 +55,7 @@ def _curve(
     _mark_ends(axes, cells, _side, below=not file.startswith("throughput"))
     square = all(cell.height == cell.width for cell in cells)
     axes.set(xscale="log", yscale="log", xlabel=f"image height {'=' if square else 'x'} width, pixels", ylabel=label)
-    axes.set_xticks(list(map(_side, cells)), [str(cell.height) if square else _size(cell) for cell in cells])
+    axes.set_xticks(list(map(_side, cells)), [str(cell.height) if square else cell.size for cell in cells])
     axes.minorticks_off()
     _plain_ticks(axes.yaxis)
     return [_saved(figure, axes, file, title, origin, folder)]
@@ -94,7 +94,7 @@ def _speedups(cells: Sequence[Cell], file: str, title: str, origin: str, folder:
             axes.text(x, height, f" {text}", ha="center", va="bottom", fontsize=7, rotation=90, bbox=CLEAR)
     axes.axhline(1.0, color="black", linewidth=1, linestyle="--")
     axes.set(ylabel="times as fast as eager (dashed: 1)", xlabel="image height x width, pixels")
-    axes.set_xticks(range(len(cells)), list(map(_size, cells)))
+    axes.set_xticks(range(len(cells)), [cell.size for cell in cells])
     axes.margins(y=0.2)
     return [_saved(figure, axes, file, title, origin, folder)]
 
@@ -202,10 +202,6 @@ def _no_ratio(row: Row | None) -> str:
     if row is None:
         return ""
     return "no eager" if row.status == OK else row.status
-
-
-def _size(cell: Cell) -> str:
-    return f"{cell.height}x{cell.width}"
 
 
 def _side(cell: Cell) -> float:

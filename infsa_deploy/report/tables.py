@@ -55,7 +55,7 @@ def scaling_table(cells: Sequence[Cell]) -> Table:
     """Microseconds a token against size, of one model and batch; or what stopped a contender there."""
     names = list(dict.fromkeys(row.contender for cell in cells for row in cell.rows))
     rows = [(name, *(_per_token(cell, name) for cell in cells)) for name in names]
-    return Table(("us a token", *(_size(cell) for cell in cells)), tuple(rows))
+    return Table(("us a token", *(cell.size for cell in cells)), tuple(rows))
 
 
 def ceilings_table(results: Results) -> Table:
@@ -98,10 +98,6 @@ def _per_token(cell: Cell, name: str) -> str:
     if row.latency is None:
         return row.status
     return _number(1000 * row.latency.p50_ms / (cell.tokens * cell.batch))
-
-
-def _size(cell: Cell) -> str:
-    return f"{cell.height}x{cell.width}"
 
 
 def _number(value: float | None) -> str:

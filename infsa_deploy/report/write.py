@@ -64,14 +64,10 @@ def compose(results: Results, folder: Path) -> Document:
     return Document(TITLE, tuple(sections))
 
 
-def _measuring(results: Results) -> list[Run]:
-    return [run for run in results.runs if any(cell.run == run.started for cell in results.cells)]
-
-
 def _alike(results: Results) -> list[dict[str, Run]]:
     """Runs by their start; those of one machine and the same settings together, as a sweep that was continued."""
     groups: dict[tuple[str, Settings], dict[str, Run]] = {}
-    for run in _measuring(results):
+    for run in results.measuring_runs:
         groups.setdefault((run.machine.summary, run.settings), {})[run.started] = run
     return list(groups.values())
 
@@ -86,15 +82,16 @@ def _series(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 def _drawn(cells: Sequence[Cell], runs: Mapping[str, Run], results: Results, number: int, folder: Path) -> list[Figure]:
     """The figures of a series; `number` tells its files from those of other machines and settings."""
-    taken = [runs[start] for start in dict.fromkeys(cell.run for cell in cells)]
+    by_run = {cell.run: results.ceilings_of(cell) for cell in cells}
+    taken = [runs[start] for start in by_run]
     commands = "; ".join(dict.fromkeys(run.command for run in taken))
-    ceilings = [found for found in results.ceilings if found.run in {run.started for run in taken}]
     name = f"{cells[0].model}_batch{cells[0].batch}" + (f"_{number + 1}" if number else "")
+    ceilings = list(filter(None, by_run.values()))
     return figures.draw(cells, ceilings, name, f"{taken[0].machine.summary}. {commands}", folder)
 
 
 def _machines(results: Results) -> Section:
-    runs = _measuring(results)
+    runs = results.measuring_runs
     told = [f"{run.started[:19]}: {run.machine.summary}; {_setting(run)}; {_load(run)}." for run in runs]
     told += _packages(runs)
     told += [f"Energy: {reason}" for reason in sorted({run.energy.reason for run in runs if run.energy.reason})]
@@ -129,7 +126,7 @@ def _cell_section(cell: Cell, run: Run) -> Section:
         rows = tuple((f.name, f"{f.images_per_s:g}", f"{f.j_per_image:g}") for f in cited)
         shown.append(Table(("the paper's, arXiv:2603.00175", "images/s", "J/image"), rows))
     tokens = f", {cell.tokens} tokens" if cell.tokens else ""
-    title = f"{cell.model}, {cell.height}x{cell.width}, batch {cell.batch}{tokens}"
+    title = f"{cell.model}, {cell.size}, batch {cell.batch}{tokens}"
     return Section(title, (f"Run of {run.started[:19]}.",), tables=tuple(shown))
 
 

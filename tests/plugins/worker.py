@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -182,6 +183,17 @@ def revive(built: Any, case: Case) -> tuple[list[torch.Tensor], list[torch.Tenso
     return before, after
 
 
+@contextmanager
+def _launching(driver: StandIn, instead: Callable[..., None]) -> Iterator[None]:
+    """A driver that does `instead` where it would run a kernel."""
+    driver.run, run = instead, driver.run
+    try:
+        yield
+    finally:
+        driver.run = run
+        driver.forget()
+
+
 def spans_of_keys(built: Any, case: Case) -> list[tuple[str, int, int]]:
     """Kernel, first key and end of each launch of one enqueue that takes part of the keys; nothing is computed."""
     harness, driver = _opened(built)
@@ -191,13 +203,11 @@ def spans_of_keys(built: Any, case: Case) -> list[tuple[str, int, int]]:
         if "end" in values:
             seen.append((entry["kernel"], values["begin"][1], values["end"][1]))
 
-    driver.run, run = record, driver.run
-    plugin = harness.create(case.op, case.fields)
-    code, _ = plugin.enqueue(case.inputs, case.shapes, _configure(plugin, case))
-    assert code == 0, harness.messages() + driver.error
-    plugin.close()
-    driver.run = run
-    driver.forget()
+    with _launching(driver, record):
+        plugin = harness.create(case.op, case.fields)
+        code, _ = plugin.enqueue(case.inputs, case.shapes, _configure(plugin, case))
+        assert code == 0, harness.messages() + driver.error
+        plugin.close()
     return seen
 
 
@@ -216,27 +226,25 @@ def fail_in_turn(built: Any, case: Case, calls: Sequence[str]) -> dict[str, list
     """For each driver function, the code and message when each of its calls in an enqueue fails."""
     harness, driver = _opened(built)
     found: dict[str, list[tuple[int, str]]] = {}
-    driver.run, run = (lambda *_: None), driver.run  # the host code is what is tested
-    for call in calls:
-        found[call], at = [], 1
-        while True:
-            plugin = harness.create(case.op, case.fields)
-            workspace = _configure(plugin, case)
-            driver.fail(call, at)
-            code, _ = plugin.enqueue(case.inputs, case.shapes, workspace)
-            reached = driver.calls(call) >= at
-            driver.fail()
-            relaxed = driver.native.standInTakeCaptureMode() != 0
-            plugin.close()
-            message = harness.messages()
-            assert driver.alive() == 0, f"{call} {at}: something leaks"
-            assert not relaxed or call == "cuThreadExchangeStreamCaptureMode", f"{call} {at}: stays relaxed"
-            if not reached:
-                break
-            found[call].append((code, message))
-            at += 1
-    driver.run = run
-    driver.forget()
+    with _launching(driver, lambda *_: None):  # the host code is what is tested
+        for call in calls:
+            found[call], at = [], 1
+            while True:
+                plugin = harness.create(case.op, case.fields)
+                workspace = _configure(plugin, case)
+                driver.fail(call, at)
+                code, _ = plugin.enqueue(case.inputs, case.shapes, workspace)
+                reached = driver.calls(call) >= at
+                driver.fail()
+                relaxed = driver.native.standInTakeCaptureMode() != 0
+                plugin.close()
+                message = harness.messages()
+                assert driver.alive() == 0, f"{call} {at}: something leaks"
+                assert not relaxed or call == "cuThreadExchangeStreamCaptureMode", f"{call} {at}: stays relaxed"
+                if not reached:
+                    break
+                found[call].append((code, message))
+                at += 1
     return found
 
 
