@@ -43,12 +43,13 @@ class Settings:
     Attributes:
         threads: CPU threads of every contender.
         device: `cpu` or `cuda`.
-        rounds: turns of each contender, interleaved with the others'.
+        rounds: turns of each contender, interleaved with the others'; at least.
+        most_rounds: turns it may have until its ratio to eager's time is known to within `precision`, a share of it.
         turn_s: seconds of calls a turn; one call at least.
-        warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when two calls or
-            more have taken twice slow_call_s together.
-        slow_call_s: a contender whose call takes longer has at most 4 turns, of one call; four times as long: one call
-            to warm up and 2 turns.
+        warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when they have taken
+            twice slow_call_s together.
+        slow_call_s: a contender whose call takes longer has at most 6 turns, of one call; four times as long: 2
+            turns, of which the first warms up.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """
@@ -56,6 +57,8 @@ class Settings:
     threads: int
     device: str = "cpu"
     rounds: int = 12
+    most_rounds: int = 36
+    precision: float = 0.05
     turn_s: float = 0.8
     warm_up_calls: int = 20
     slow_call_s: float = 4.0
@@ -215,6 +218,7 @@ class Row:
     Attributes:
         status: `ok`, or what ended it; `reason` says why, with the numbers.
         speedup_to_eager: median over rounds of eager's time over this one's, in the same round.
+        speedup_interval: where that median lies with 95 % confidence; None where the rounds are too few to tell.
         difference_to_eager: largest difference of the logits, over the largest logit; None for another model.
         peak_memory_bytes: of the contender's own process while it ran, its weights included; on a GPU, its tensors
             there, and None for runtimes that do not tell.
@@ -228,6 +232,7 @@ class Row:
     reason: str | None = None
     latency: Latency | None = None
     speedup_to_eager: float | None = None
+    speedup_interval: tuple[float, float] | None = None
     difference_to_eager: float | None = None
     peak_memory_bytes: int | None = None
     work: Work | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 
 from infsa_deploy.bench import roofline, statistics
 from infsa_deploy.bench.field import Entry, Field
@@ -51,11 +52,12 @@ def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
     warm_up = entry.warm_up
     latency = statistics.summarise(entry.rounds, plan.batch, warm_up["calls"], warm_up["stable"])
     base = reference if not reference.ended else None
-    base_latency = statistics.summarise(base.rounds, plan.batch, 0, True) if base else None
+    ratios = statistics.ratios(base.round_p50_ms, entry.round_p50_ms) if base else []
     return replace(
         row,
         latency=latency,
-        speedup_to_eager=statistics.speedup(base_latency, latency) if base_latency else None,
+        speedup_to_eager=median(ratios) if ratios else None,
+        speedup_interval=statistics.median_interval(ratios),
         difference_to_eager=_difference(entry, base) if base else None,
         peak_memory_bytes=entry.peak_bytes,
         floor=roofline.floor(entry.work, bench.ceilings, latency.p50_ms) if entry.work and bench.ceilings else None,

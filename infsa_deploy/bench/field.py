@@ -7,20 +7,22 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import itemgetter
+from statistics import median
 from typing import Any
 
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.memory import available_bytes
-from infsa_deploy.bench.settings import VERY_SLOW
+from infsa_deploy.bench.statistics import median_known, ratios
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
 from infsa_deploy.sizes import format_bytes
 
 SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
-SLOW_ROUNDS, VERY_SLOW_ROUNDS = 4, 2
+SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 2  # from 6 on there is an interval
 # Of the memory free at first, beyond what runs. With less, the kernel looks for pages meanwhile: a pure eager model at
 # 1024, which asks for 20 GiB of them a call, took 17 s where less was free than it needs, and 13 s with 1 GiB to spare.
 SPARE = 0.1
+VERY_SLOW = 4  # times a slow call: what a first call does once is lost in it, so it counts
 
 
 @dataclass
@@ -42,17 +44,25 @@ class Entry:
     energy_reason: str | None = None
     ended: PointEnded | None = None
     child: Child | None = None
+    done: bool = False
 
     @property
     def running_bytes(self) -> int:
         """What it takes while it runs: measured, or before that predicted."""
         return self.peak_bytes or self.need_bytes
 
+    @property
+    def round_p50_ms(self) -> list[float]:
+        """Median of each round."""
+        return [median(times) for times in self.rounds]
+
 
 class Field:
     """Runs entries in rounds. A process stays loaded between its turns as long as memory can be spared.
 
-    Each round starts with another contender, so that nobody always runs after the same one.
+    Each round starts with another contender, so that nobody always runs after the same one. One whose ratio to the
+    reference, the first that has not ended, is known well enough takes no more turns; the reference goes on with the
+    rest.
     """
 
     def __init__(self, entries: list[Entry], settings: Settings, batch: int, progress: Callable[[str], None]) -> None:
@@ -62,11 +72,12 @@ class Field:
     def run(self, source: EnergySource) -> None:
         """Measure every entry that has not ended; each then has its figures, or how it ended."""
         try:
-            for number in range(self._settings.rounds):
+            for number in range(self._settings.most_rounds):
                 start = number % len(self._entries) if self._entries else 0
                 for entry in self._entries[start:] + self._entries[:start]:
-                    self._attempt(entry, f"round {number + 1}", partial(self._turn, number))
-                self._close_the_done(number + 1, source)
+                    if not entry.done:
+                        self._attempt(entry, f"round {number + 1}", self._turn)
+                self._retire(source)
             for entry in self._entries:
                 self._attempt(entry, "energy", partial(self._measure_energy, source))
         finally:
@@ -83,26 +94,52 @@ class Field:
             entry.ended = ended
             self._close(entry)
 
-    def _turn(self, number: int, entry: Entry) -> None:
-        if number >= self._rounds(entry.warm_up.get("call_s", 0.0)):
-            return
+    def _turn(self, entry: Entry) -> None:
         child = self._open(entry)
+        if not entry.rounds and self._very_slow(entry):
+            entry.rounds.append([1000 * entry.warm_up["call_s"]])
+            entry.warm_up["calls"] = 0
+            return
         time.sleep(SETTLE_S)
         found = child.ask("turn", seconds=self._settings.turn_s)
         entry.rounds.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
 
-    def _close_the_done(self, rounds: int, source: EnergySource) -> None:
-        for entry in self._entries:
-            if source.counter is None and rounds >= self._rounds(entry.warm_up.get("call_s", 0.0)):
+    def _retire(self, source: EnergySource) -> None:
+        """Find who needs no more turns; their processes are closed, unless energy is still to be measured."""
+        running = [entry for entry in self._entries if not entry.ended]
+        for entry in running[1:]:
+            entry.done = entry.done or self._has_enough(entry, running[0])
+        for entry in running[:1]:
+            alone = all(other.done for other in running[1:])
+            entry.done = entry.done or self._has_enough(entry, entry if alone else None)
+        for entry in running:
+            if entry.done and source.counter is None:
                 self._close(entry)
 
-    def _rounds(self, call_s: float) -> int:
-        slow_call_s = self._settings.slow_call_s
-        if call_s > VERY_SLOW * slow_call_s:
-            return VERY_SLOW_ROUNDS
-        return SLOW_ROUNDS if call_s > slow_call_s else self._settings.rounds
+    def _has_enough(self, entry: Entry, reference: Entry | None) -> bool:
+        """Whether it has had all its turns, or enough for its ratio to `reference`, if it is not needed for others'."""
+        fewest, most = self._turns(entry)
+        taken = len(entry.rounds)
+        if taken < fewest or reference is None:
+            return taken >= most
+        known = median_known(ratios(reference.round_p50_ms, entry.round_p50_ms), self._settings.precision)
+        return known or reference.done or taken >= most
+
+    def _turns(self, entry: Entry) -> tuple[int, int]:
+        """How many it has, at least and at most."""
+        settings = self._settings
+        if self._very_slow(entry):
+            slow = VERY_SLOW_ROUNDS
+        elif entry.warm_up["call_s"] > settings.slow_call_s:
+            slow = SLOW_ROUNDS
+        else:
+            slow = settings.most_rounds
+        return min(slow, settings.rounds), min(slow, settings.most_rounds)
+
+    def _very_slow(self, entry: Entry) -> bool:
+        return bool(entry.warm_up["call_s"] > VERY_SLOW * self._settings.slow_call_s)
 
     def _measure_energy(self, source: EnergySource, entry: Entry) -> None:
         if not self._settings.energy or source.counter is None:

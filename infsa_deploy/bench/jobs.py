@@ -14,7 +14,6 @@ import numpy as np
 from infsa_deploy.bench import energy, memory
 from infsa_deploy.bench.roofline import measure_ceilings
 from infsa_deploy.bench.sessions import OPENERS, Opening, random_image
-from infsa_deploy.bench.settings import VERY_SLOW
 from infsa_deploy.bench.statistics import settled
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError
@@ -75,7 +74,7 @@ class Jobs:
         return self._session.runtime
 
     def warm_up(self, most_calls: int, slow_call_s: float) -> Decoded:
-        """Call until latency settles, or as long as two slow calls take; what is very slow settles in its first.
+        """Call until latency settles, or for as long as two slow calls take; one call at least.
 
         `logits` are the last call's, for the first image of the batch, whatever their shape.
         """
@@ -84,7 +83,7 @@ class Jobs:
         while len(times) < most_calls and not settled(times):
             seconds, outputs = self._called()
             times.append(seconds)
-            if times[-1] > VERY_SLOW * slow_call_s or (len(times) > 1 and sum(times) > 2 * slow_call_s):
+            if sum(times) > 2 * slow_call_s:
                 break
         self._call_s = times[-1]
         logits = np.ravel(next(iter(outputs.values()))[0]).astype(np.float64).tolist()

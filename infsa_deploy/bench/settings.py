@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infsa_deploy.measurements import Settings
 from infsa_deploy.runtime.cores import usable_cores
-
-VERY_SLOW = 4  # times a slow call: what a first call does once is then lost in it
 
 
 def settings_for(threads: int | None, device: str, *, quick: bool, energy: bool) -> Settings:
@@ -13,4 +13,5 @@ def settings_for(threads: int | None, device: str, *, quick: bool, energy: bool)
     chosen = Settings(threads=threads or usable_cores(), device=device, energy=energy)
     if not quick:
         return chosen
-    return Settings(chosen.threads, device, rounds=2, turn_s=0.2, warm_up_calls=5, slow_call_s=2.0, energy=energy)
+    short = Settings(chosen.threads, device, rounds=2, most_rounds=2, turn_s=0.2, warm_up_calls=5, slow_call_s=2.0)
+    return replace(short, energy=energy)

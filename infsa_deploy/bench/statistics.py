@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from math import comb
 
 from infsa_deploy.measurements import Latency
+
+CONFIDENCE = 0.95
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -44,13 +47,31 @@ def summarise(rounds: Sequence[Sequence[float]], batch: int, warm_up_calls: int,
     )
 
 
-def speedup(reference: Latency, other: Latency) -> float:
-    """Median over the rounds that both had of the reference's time over the other's, taken in the same round.
+def ratios(reference_ms: Sequence[float], other_ms: Sequence[float]) -> list[float]:
+    """The reference's time over the other's, of each round that both had.
 
     What slows the machine for a while slows both in that round, and leaves their ratio alone.
     """
-    pairs = zip(reference.round_p50_ms, other.round_p50_ms, strict=False)
-    return statistics.median(base / time for base, time in pairs)
+    return [base / time for base, time in zip(reference_ms, other_ms, strict=False)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Between which of `values` their median lies with 95 % confidence, however they scatter; None below 6 values.
+
+    By the sign test: as many of n values fall below the true median as heads come up in n tosses of a coin.
+    """
+    ordered, count = sorted(values), len(values)
+    beyond, rank = 0, 0  # of 2^n outcomes, those with at most `rank` - 1 values on one side, and on the other
+    while 2 * (beyond + comb(count, rank)) <= (1 - CONFIDENCE) * 2**count:
+        beyond += comb(count, rank)
+        rank += 1
+    return (ordered[rank - 1], ordered[-rank]) if rank else None
+
+
+def median_known(values: Sequence[float], precision: float) -> bool:
+    """Whether the interval of the median ends within `precision`, a share of it, on either side."""
+    interval, median = median_interval(values), statistics.median(values)
+    return interval is not None and max(median - interval[0], interval[1] - median) <= precision * median
 
 
 def settled(times: Sequence[float], window: int = 3, tolerance: float = 0.05) -> bool:

@@ -81,7 +81,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(latency.p99_ms),
         f"{latency.cv:.1%}",
         _number(latency.images_per_s),
-        ABSENT if row.speedup_to_eager is None else f"{row.speedup_to_eager:.2f}",
+        _times_eager(row),
         ABSENT if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
         ABSENT if row.work is None else _number(row.work.flops / 1e9),
         ABSENT if row.floor is None else f"{row.floor.achieved_over_floor:.2f}",
@@ -89,6 +89,13 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(energy.net_j_per_image if energy else None),
         ABSENT if row.difference_to_eager is None else f"{row.difference_to_eager:.1e}",
     )
+
+
+def _times_eager(row: Row) -> str:
+    if row.speedup_to_eager is None:
+        return ABSENT
+    interval = row.speedup_interval
+    return f"{row.speedup_to_eager:.2f}" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval else "")
 
 
 def _per_token(cell: Cell, name: str) -> str:

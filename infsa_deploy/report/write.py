@@ -16,7 +16,9 @@ from infsa_deploy.results_file import Results, read
 TITLE = "Benchmark of infsa-deploy"
 READING = (
     "Times are of whole calls, arrays in and arrays out, one process a contender, taking turns in rounds. "
-    "x eager is the median over the rounds of eager's time over the contender's in the same round. "
+    "x eager is the median over the rounds of eager's time over the contender's in the same round, and in brackets "
+    "where it lies with 95 % confidence by the sign test; with fewer than 6 rounds that cannot be told. "
+    "A contender takes turns until that interval is within a few per cent of the ratio, or it has had the most it may. "
     "CV is standard deviation over mean of all calls: how unsteady the machine was, by itself or by what others took "
     "of it, which each table says. "
     "Peak memory is, on a CPU, of the contender's own process while it ran, its libraries and weights included; on a "

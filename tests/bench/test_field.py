@@ -49,9 +49,13 @@ class Child:
         answers = {
             "open": "eager",
             "warm up": {"calls": 3, "stable": True, "call_s": call_s, "logits": [1.0]},
-            "turn": {"times_ms": [5.0], "peak_bytes": self.resident_bytes},
+            "turn": {"times_ms": [self._turn_ms()], "peak_bytes": self.resident_bytes},
         }
         return answers[do]
+
+    def _turn_ms(self) -> float:
+        turns = self._machine.log.count(f"turn {self._name}")
+        return 5.0 + turns % 2 if self._name == "unsteady" else 5.0
 
     def close(self) -> None:
         self._machine.loaded.remove(self)
@@ -60,12 +64,13 @@ class Child:
 
 @pytest.fixture
 def run(monkeypatch):
-    def measure(machine: Machine, names: str, rounds: int = 3, need: int = 10):
+    def measure(machine: Machine, names: str, rounds: int = 3, need: int = 10, most: int | None = None):
         monkeypatch.setattr(field, "Child", machine.child)
         monkeypatch.setattr(field, "available_bytes", machine.available_bytes)
         monkeypatch.setattr(field, "SETTLE_S", 0.0)
         entries = [Entry(Contender(name, "", "eager"), {"name": name}, [], need) for name in names.split()]
-        Field(entries, Settings(threads=1, rounds=rounds), 1, lambda phase: None).run(NO_ENERGY)
+        settings = Settings(threads=1, rounds=rounds, most_rounds=most or rounds)
+        Field(entries, settings, 1, lambda phase: None).run(NO_ENERGY)
         return entries, [line.removeprefix("turn ") for line in machine.log if line.startswith("turn")]
 
     return measure
@@ -114,16 +119,39 @@ def test_one_that_fits_nowhere_is_out_of_memory_with_the_numbers(run):
     assert entries[0].ended.reason == "it needs 9 GB, and 5 GB are free now"
 
 
-@pytest.mark.parametrize(("call_s", "rounds"), [(3.0, 12), (5.0, 4), (60.0, 2)])
+@pytest.mark.parametrize(("call_s", "rounds"), [(3.0, 12), (5.0, 6), (60.0, 2)])
 def test_slow_contenders_have_fewer_rounds(call_s, rounds, run):
     entries, _ = run(Machine(memory=1000, peak=10, call_s=call_s), "a b", rounds=12)
     assert [len(entry.rounds) for entry in entries] == [rounds, rounds]
+
+
+def test_the_first_call_of_a_very_slow_one_counts(run):
+    entries, turns = run(Machine(memory=1000, peak=10), "slow b")
+    assert entries[0].rounds == [[60000.0], [5.0]]
+    assert [entry.warm_up["calls"] for entry in entries] == [0, 3]
+    assert turns.count("slow") == 1
 
 
 def test_one_that_has_had_its_rounds_waits_no_longer(run):
     machine = Machine(memory=1000, peak=10)
     run(machine, "slow b", rounds=4)
     assert machine.log[-4:] == ["close slow", "turn b", "turn b", "close b"]
+
+
+@pytest.mark.parametrize(
+    ("names", "rounds"),
+    [
+        ("steady other", [7, 7]),
+        ("steady unsteady other", [20, 20, 7]),
+        ("unsteady steady", [20, 20]),
+        ("slow steady unsteady", [2, 7, 7]),  # no pairs come any more from a reference that has had its turns
+        ("breaks steady unsteady", [0, 20, 20]),
+        ("steady", [7]),
+    ],
+)
+def test_turns_go_on_until_the_ratio_to_the_reference_is_known(names, rounds, run):
+    entries, _ = run(Machine(memory=1000, peak=10), names, rounds=7, most=20)
+    assert [len(entry.rounds) for entry in entries] == rounds
 
 
 def test_no_energy_counter_is_a_reason(run):

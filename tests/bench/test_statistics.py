@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from infsa_deploy.bench.statistics import percentile, settled, speedup, summarise, variation
+from infsa_deploy.bench.statistics import (
+    median_interval,
+    median_known,
+    percentile,
+    ratios,
+    settled,
+    summarise,
+    variation,
+)
 
 
 def test_percentiles_interpolate_and_need_enough_values():
@@ -38,17 +47,40 @@ def test_summary():
 
 def test_a_slow_round_leaves_the_ratio_alone():
     disturbed = (1.0, 3.0, 1.0, 1.0)  # something else took two thirds of the machine in the second round
-    base = summarise([[20.0 * times] for times in disturbed], 1, 1, True)
-    other = summarise([[5.0 * times] for times in disturbed], 1, 1, True)
-    assert speedup(base, other) == 4.0
-    assert speedup(base, base) == 1.0
-    assert base.cv > 0.5
+    assert ratios([20.0 * times for times in disturbed], [5.0 * times for times in disturbed]) == [4.0] * 4
 
 
 def test_rounds_that_one_side_skipped_do_not_count():
-    base = summarise([[20.0], [20.0], [20.0]], 1, 1, True)
-    other = summarise([[5.0], [5.0], [5.0], [5.0], [5.0]], 1, 1, True)
-    assert speedup(base, other) == 4.0
+    assert ratios([20.0] * 3, [5.0] * 5) == [4.0] * 3
+
+
+@pytest.mark.parametrize(("count", "ends"), [(6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (12, (3, 10)), (36, (12, 25))])
+def test_interval_of_the_median_has_the_ranks_of_printed_tables(count, ends):
+    """Ranks as in Hahn and Meeker, Statistical Intervals, for a two-sided 95 % interval of a median."""
+    values = [float(value) for value in range(1, count + 1)]
+    assert median_interval(values[::-1]) == ends
+
+
+def test_interval_covers_the_median_as_often_as_it_says():
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(2000):
+        low, high = median_interval(generator.standard_cauchy(12).tolist())
+        covered += low <= 0.0 <= high
+    expected = 1 - 2 * (1 + 12 + 66) / 2**12  # at most two of twelve on one side
+    assert abs(covered / 2000 - expected) < 4 * (expected * (1 - expected) / 2000) ** 0.5
+
+
+def test_too_few_rounds_have_no_interval():
+    assert median_interval([1.0] * 5) is None
+    assert not median_known([1.0] * 5, precision=0.05)
+
+
+def test_a_median_is_known_when_its_interval_is_narrow():
+    steady = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.0, 1.03, 0.97]
+    assert median_known(steady, precision=0.05)
+    assert not median_known(steady, precision=0.01)
+    assert median_known([*steady, 9.0], precision=0.05)  # a slow round does not matter
 
 
 def test_settled():

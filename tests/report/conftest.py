@@ -38,6 +38,7 @@ def row(name: str, ms: float, tokens: int) -> Row:
         status="ok",
         latency=Latency(12, (ms, ms), ms, ms * 1.25, None, 0.034, 1000 / ms, 3, True),
         speedup_to_eager=100 * tokens / 197 / ms,
+        speedup_interval=(95 * tokens / 197 / ms, 110 * tokens / 197 / ms),
         difference_to_eager=3e-7,
         peak_memory_bytes=400_000_000 + 1000 * tokens,
         work=Work({"fp32": 10**9}, 10**8, 10**6, 4000, None),

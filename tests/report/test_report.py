@@ -38,7 +38,7 @@ def test_markdown_tells_machine_command_figures_and_reasons(report):
     assert COMMAND in text
     assert "Imaginary CPU" in text
     assert "softmax: refused: it needs 99.0 GB, and 7.0 GB are free" in text
-    assert "| eager | 98.5 | 123.1 | - | 3.4% |" in text
+    assert "| eager | 98.5 | 123.1 | - | 3.4% | 10.15 | 1.02 (0.96-1.12) |" in text
     for name in report:
         assert name.startswith("report.") or f"]({name})" in text
     widths = [{line.count("|") for line in block.splitlines()} for block in re.findall(r"(?:^\|.*\n)+", text, re.M)]
