@@ -47,7 +47,7 @@ class Settings:
         most_rounds: turns it may have until its ratio to eager's time is known to within `precision`, a share of it.
         turn_s: seconds of calls a turn; one call at least.
         warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when they have taken
-            twice slow_call_s together.
+            slow_call_s together.
         slow_call_s: a contender whose call takes longer has at most 6 turns, of one call; four times as long: 2
             turns, of which the first warms up.
         limit_s: a step of a point that takes longer ends as a timeout.
@@ -57,7 +57,7 @@ class Settings:
     threads: int
     device: str = "cpu"
     rounds: int = 12
-    most_rounds: int = 36
+    most_rounds: int = 24
     precision: float = 0.05
     turn_s: float = 0.8
     warm_up_calls: int = 20
