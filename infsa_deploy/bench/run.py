@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -75,16 +77,12 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
     plans = _plans(request, progress)
     missing = [plan for plan in plans if not _measured(plan, known)]
     if missing:
-        folder = request.output.with_name(f".{request.output.name}.work")
-        folder.mkdir(exist_ok=True)
-        try:
+        with _work_folder(request.output) as folder:
             bench = _begin(request, machine, known, folder, progress)
             for plan in missing:
                 done, total = len(plans) - len(missing) + missing.index(plan), len(plans)
                 bench.progress = lambda text, done=done, total=total: progress(text, done, total)  # type: ignore[misc]
                 results_file.append(request.output, measure_cell(plan, bench))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     return _of(plans, results_file.read([request.output]))
 
 
@@ -105,6 +103,29 @@ def _known(request: Request) -> Results:
         return Results((), (), (), ())
     found = results_file.read([request.output])
     return replace(found, runs=found.measuring_runs)
+
+
+@contextmanager
+def _work_folder(output: Path) -> Iterator[Path]:
+    """A folder beside `output`, of one process at a time; what a killed one left is taken over, and removed at the end.
+
+    Raises:
+        UsageError: another process works there.
+    """
+    folder = output.with_name(f".{output.name}.work")
+    folder.mkdir(exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        why = "two at once would measure the same cells, each slowed by the other."
+        raise UsageError(f"another benchmark is writing {output}.", why, "wait until it is done.") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 def _with_threads(request: Request, known: Results) -> Request:

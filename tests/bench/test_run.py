@@ -17,7 +17,7 @@ from infsa_deploy.bench import prepare
 from infsa_deploy.bench import run as run_module
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.plan import CellPlan
-from infsa_deploy.bench.run import Request, _known, _measured, _with_threads, run_bench
+from infsa_deploy.bench.run import Request, _known, _measured, _with_threads, _work_folder, run_bench
 from infsa_deploy.bench.settings import settings_for
 from infsa_deploy.errors import UsageError
 from infsa_deploy.measurements import OK, REFUSED
@@ -204,3 +204,15 @@ def test_a_killed_benchmark_goes_on(artefact, tmp_path):
     assert cells[0] == first[0]
     assert cells[1].run != cells[0].run
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
+def test_two_at_once_on_one_file(tmp_path):
+    output = tmp_path / "results.jsonl"
+    with _work_folder(output) as folder:
+        with pytest.raises(UsageError, match="another benchmark"), _work_folder(output):
+            pass
+        assert folder.is_dir()
+    assert not folder.exists()
+    with pytest.raises(KeyboardInterrupt), _work_folder(output):
+        raise KeyboardInterrupt
+    assert not folder.exists()
