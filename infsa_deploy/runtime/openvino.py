@@ -58,7 +58,8 @@ class OpenVinoSession:
         """Run once; arrays are checked against the model's inputs first."""
         check_feeds(self.inputs, feeds)
         found = self._request.infer(dict(feeds), share_inputs=True)
-        return {info.name: np.array(found[port]) for info, port in zip(self.outputs, self._model.outputs, strict=True)}
+        ports = zip(self.outputs, self._model.outputs, strict=True)
+        return {info.name: np.array(found[port]).view(info.dtype) for info, port in ports}
 
     def fork(self) -> OpenVinoSession:
         """A request of its own over the same compiled model."""
@@ -112,4 +113,9 @@ def _last_line(error: Exception) -> str:
 
 def _port(port: Any) -> TensorInfo:
     shape = tuple(axis.get_length() if axis.is_static else "free" for axis in port.partial_shape)
-    return TensorInfo(port.any_name, shape, np.dtype(port.element_type.to_dtype()).name)
+    return TensorInfo(port.any_name, shape, _type_name(port.element_type))
+
+
+def _type_name(kind: openvino.Type) -> str:
+    """As TensorInfo's; OpenVINO itself passes bf16 off as float16, of which only the width is right."""
+    return "bfloat16" if kind == openvino.Type.bf16 else np.dtype(kind.to_dtype()).name

@@ -29,7 +29,8 @@ class OrtSession:
 
     Raises:
         ModelError: the file is missing, empty, truncated, not ONNX or not ours.
-        HostError: the provider is not in this build, or does not start.
+        HostError: the provider is not in this build, or does not start; or its arrays would be of a type that ONNX
+            Runtime does not exchange with NumPy.
     """
 
     runtime = "onnxruntime"
@@ -57,8 +58,8 @@ class OrtSession:
             )
         self.on_host = provider == "cpu"
         self.metadata = read_metadata(self._session.get_modelmeta().custom_metadata_map, path)
-        self.inputs = tuple(map(_info, self._session.get_inputs()))
-        self.outputs = tuple(map(_info, self._session.get_outputs()))
+        self.inputs = tuple(_info(argument, path) for argument in self._session.get_inputs())
+        self.outputs = tuple(_info(argument, path) for argument in self._session.get_outputs())
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
         """Run once; arrays are checked against the model's inputs first."""
@@ -105,5 +106,11 @@ def _available(provider: str) -> str:
     return wanted
 
 
-def _info(argument: Any) -> TensorInfo:
-    return TensorInfo(argument.name, tuple(argument.shape), DTYPES.get(argument.type, argument.type))
+def _info(argument: Any, path: Path) -> TensorInfo:
+    if argument.type not in DTYPES:
+        raise HostError(
+            f"ONNX Runtime cannot run {path} from Python.",
+            f"{argument.name!r} is a {argument.type}, which it does not exchange with NumPy.",
+            "export without --low-precision-io, or build a TensorRT engine.",
+        )
+    return TensorInfo(argument.name, tuple(argument.shape), DTYPES[argument.type])

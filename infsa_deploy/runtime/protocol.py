@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import ml_dtypes  # noqa: F401 - from then on NumPy has a bfloat16
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +18,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A model input or output; an axis is a size, or a name where it is free."""
+    """A model input or output; an axis is a size, or a name where it is free; `dtype` is NumPy's name or `bfloat16`."""
 
     name: str
     shape: tuple[int | str, ...]

@@ -27,6 +27,24 @@ def test_agrees_with_eager(variant, hops, dynamic_size, tiny, export, rng):
     np.testing.assert_allclose(found, exact, rtol=0, atol=FLOAT32 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_narrow_inputs_and_outputs(dtype, tiny, export, rng):
+    reference = tiny("linear")
+    path, _ = export(reference, dtype=dtype, keep_io=False)
+    session = OpenVinoSession(path, threads=1)
+    image = session.inputs[0]
+    batch = rng.standard_normal((3, 3, 16, 24), dtype=np.float32).astype(image.dtype)
+    found = session({image.name: batch})["logits"]
+    assert found.dtype == batch.dtype == np.dtype({"fp16": "float16", "bf16": "bfloat16"}[dtype])
+    exact, narrow = (
+        EagerSession(reference.module, reference.image, kind)({"image": batch.astype(np.float32)})["logits"]
+        for kind in ("fp64", dtype)
+    )
+    epsilon = {"fp16": 2.0**-10, "bf16": 2.0**-7}[dtype]
+    bound = 2 * np.abs(narrow - exact).max() + epsilon * np.abs(exact).max()
+    assert np.abs(found.astype(np.float64) - exact).max() <= bound
+
+
 def test_threads_of_one_model_do_not_mix(tiny, export, rng):
     path, _ = export(tiny("linear"))
     images = rng.standard_normal((40, 1, 3, 16, 24), dtype=np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -106,3 +107,15 @@ def test_a_silent_fallback_is_refused(linear, monkeypatch):
     )
     with pytest.raises(HostError, match="did not start"):
         OrtSession(linear[1], provider="cuda")
+
+
+def test_arrays_that_onnx_runtime_does_not_exchange(tiny, export, tmp_path):
+    path, _ = export(tiny("linear"))
+    model = onnx.load(path)
+    logits = model.graph.output[0]
+    model.graph.node.append(onnx.helper.make_node("Cast", [logits.name], ["narrow"], to=onnx.TensorProto.BFLOAT16))
+    logits.name, logits.type.tensor_type.elem_type = "narrow", onnx.TensorProto.BFLOAT16
+    onnx.save(model, tmp_path / "narrow.onnx")
+    with pytest.raises(HostError, match=r"cannot run .*narrow\.onnx from Python") as caught:
+        OrtSession(tmp_path / "narrow.onnx")
+    assert "tensor(bfloat16)" in caught.value.why
