@@ -36,7 +36,7 @@ from infsa_deploy.files import written_whole
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "bulk_ray.py"
 DONE = re.compile(r"part (\d+): \d+ images, by [^:]+:(\d+)")
-PIPE_BYTES = 4096  # 100 lines of a part done, and as many in the buffer of who reads them
+PIPE_BYTES = 4096  # some 130 lines of a part done, at most
 UNREADABLE = {"damaged.png": b"\x89PNG, but no more", "folder/empty.jpg": b""}
 
 Act = Callable[[int, int, subprocess.Popen], None]  # parts done, process that did the last, the script
@@ -72,15 +72,15 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def start(model: Path, images: Path, output: Path, *options: str) -> subprocess.Popen:
-    """The script, its output in pipes that hold so few lines that it cannot run far ahead of the reader."""
+    """The script, its output in pipes of so few lines that it cannot run far ahead of a reader without buffer."""
     command = [sys.executable, str(SCRIPT), str(model), str(images), "-o", str(output), "--json", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=PIPE_BYTES)
+    return subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=PIPE_BYTES)
 
 
 def watch(process: subprocess.Popen, act: Act | None = None) -> tuple[int, dict[str, Any] | None, str]:
     """Follow the script to its end, calling `act` at each part: exit code, summary, stderr."""
     lines, parts = [], 0
-    for line in process.stderr:
+    for line in map(bytes.decode, process.stderr):
         lines.append(line)
         if found := DONE.match(line):
             parts += 1

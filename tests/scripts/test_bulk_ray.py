@@ -82,7 +82,7 @@ def test_a_cluster_without_room_for_a_worker_is_noted(script, capsys):
 
 @pytest.mark.slow
 def test_each_image_is_one_row_though_workers_a_node_and_the_script_itself_are_stopped(tmp_path):
-    """Ctrl-C comes half way; the lines of 200 parts more may wait in pipes then, which must not be all the rest."""
+    """Ctrl-C comes half way; the lines of 130 parts more may wait in a pipe then, which must not be all the rest."""
     found = bulk_kill.disturbed(tmp_path, images=1200, part_images=2, kills=1)
     assert found["exit_codes"] == [130, 4]
     assert {event.split(" done: ")[1].split()[0] for event in found["events"]} == {"SIGKILL", "SIGINT", "a"}
