@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import itemgetter
-from statistics import median
 from typing import Any
 
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.memory import available_bytes
-from infsa_deploy.bench.statistics import median_known, ratios
+from infsa_deploy.bench.statistics import median_known, ratios, round_medians
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
 from infsa_deploy.sizes import format_bytes
 
@@ -54,7 +53,7 @@ class Entry:
     @property
     def round_p50_ms(self) -> list[float]:
         """Median of each round."""
-        return [median(times) for times in self.rounds]
+        return round_medians(self.rounds)
 
 
 class Field:
@@ -109,21 +108,24 @@ class Field:
     def _retire(self, source: EnergySource) -> None:
         """Find who needs no more turns; their processes are closed, unless energy is still to be measured."""
         running = [entry for entry in self._entries if not entry.ended]
-        for entry in running[1:]:
-            entry.done = entry.done or self._has_enough(entry, running[0])
-        for entry in running[:1]:
-            alone = all(other.done for other in running[1:])
-            entry.done = entry.done or self._has_enough(entry, entry if alone else None)
+        if not running:
+            return
+        reference, *others = running
+        for entry in others:
+            entry.done = entry.done or self._has_enough(entry, reference)
+        fewest, most = self._turns(reference)
+        alone = all(entry.done for entry in others)
+        reference.done = reference.done or len(reference.rounds) >= (fewest if alone else most)
         for entry in running:
             if entry.done and source.counter is None:
                 self._close(entry)
 
-    def _has_enough(self, entry: Entry, reference: Entry | None) -> bool:
-        """Whether it has had all its turns, or enough for its ratio to `reference`, if it is not needed for others'."""
+    def _has_enough(self, entry: Entry, reference: Entry) -> bool:
+        """Whether it has had all its turns, or enough for its ratio to `reference`."""
         fewest, most = self._turns(entry)
         taken = len(entry.rounds)
-        if taken < fewest or reference is None:
-            return taken >= most
+        if taken < fewest:
+            return False
         known = median_known(ratios(reference.round_p50_ms, entry.round_p50_ms), self._settings.precision)
         return known or reference.done or taken >= most
 

@@ -13,5 +13,4 @@ def settings_for(threads: int | None, device: str, *, quick: bool, energy: bool)
     chosen = Settings(threads=threads or usable_cores(), device=device, energy=energy)
     if not quick:
         return chosen
-    short = Settings(chosen.threads, device, rounds=2, most_rounds=2, turn_s=0.2, warm_up_calls=5, slow_call_s=2.0)
-    return replace(short, energy=energy)
+    return replace(chosen, rounds=2, most_rounds=2, turn_s=0.2, warm_up_calls=5, slow_call_s=2.0)

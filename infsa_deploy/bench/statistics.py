@@ -36,7 +36,7 @@ def summarise(rounds: Sequence[Sequence[float]], batch: int, warm_up_calls: int,
     median = statistics.median(calls)
     return Latency(
         calls=len(calls),
-        round_p50_ms=tuple(statistics.median(times) for times in rounds),
+        round_p50_ms=tuple(round_medians(rounds)),
         p50_ms=median,
         p90_ms=percentile(calls, 0.9),
         p99_ms=percentile(calls, 0.99),
@@ -45,6 +45,11 @@ def summarise(rounds: Sequence[Sequence[float]], batch: int, warm_up_calls: int,
         warm_up_calls=warm_up_calls,
         stable=stable,
     )
+
+
+def round_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Median of each round's times."""
+    return [statistics.median(times) for times in rounds]
 
 
 def ratios(reference_ms: Sequence[float], other_ms: Sequence[float]) -> list[float]:
