@@ -48,8 +48,8 @@ class Settings:
         turn_s: seconds of calls a turn; one call at least.
         warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when they have taken
             slow_call_s together.
-        slow_call_s: a contender whose call takes longer has at most 6 turns, of one call; four times as long: 2
-            turns, of which the first warms up.
+        slow_call_s: a contender whose call takes longer has no more turns than it must, of one call; four times as
+            long: 3, spread over the rounds of the others, of which the first warms up.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """
@@ -57,7 +57,7 @@ class Settings:
     threads: int
     device: str = "cpu"
     rounds: int = 12
-    most_rounds: int = 24
+    most_rounds: int = 18
     precision: float = 0.05
     turn_s: float = 0.8
     warm_up_calls: int = 20
@@ -153,7 +153,8 @@ class Latency:
 
     Attributes:
         calls: number of timed calls, over all rounds.
-        round_p50_ms: median of each round.
+        round_p50_ms: median of each round that it had a turn in.
+        turn_every: rounds from one of those to the next.
         p90_ms, p99_ms: None below 10 and 100 calls, which do not reach that far.
         cv: standard deviation over mean of all calls.
         warm_up_calls: calls before the first timed one.
@@ -169,6 +170,7 @@ class Latency:
     images_per_s: float
     warm_up_calls: int
     stable: bool
+    turn_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ class Row:
 
     Attributes:
         status: `ok`, or what ended it; `reason` says why, with the numbers.
-        speedup_to_eager: median over rounds of eager's time over this one's, in the same round.
+        speedup_to_eager: median over rounds, or spans of them, of eager's time over this one's in the same.
         speedup_interval: where that median lies with 95 % confidence; None where the rounds are too few to tell.
         difference_to_eager: largest difference of the logits, over the largest logit; None for another model.
         peak_memory_bytes: of the contender's own process while it ran, its weights included; on a GPU, its tensors

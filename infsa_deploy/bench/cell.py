@@ -50,14 +50,14 @@ def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
     if entry.ended:
         return replace(row, status=entry.ended.status, reason=entry.ended.reason)
     warm_up = entry.warm_up
-    latency = statistics.summarise(entry.rounds, plan.batch, warm_up["calls"], warm_up["stable"])
+    latency = statistics.summarise(entry.turns, plan.batch, warm_up["calls"], warm_up["stable"], entry.turn_every)
     base = reference if not reference.ended else None
-    ratios = statistics.ratios(base.round_p50_ms, entry.round_p50_ms) if base else []
+    speedups = entry.speedups_to(base) if base else []
     return replace(
         row,
         latency=latency,
-        speedup_to_eager=median(ratios) if ratios else None,
-        speedup_interval=statistics.median_interval(ratios),
+        speedup_to_eager=median(speedups) if speedups else None,
+        speedup_interval=statistics.median_interval(speedups),
         difference_to_eager=_difference(entry, base) if base else None,
         peak_memory_bytes=entry.peak_bytes,
         floor=roofline.floor(entry.work, bench.ceilings, latency.p50_ms) if entry.work and bench.ceilings else None,

@@ -10,7 +10,7 @@ from typing import Literal
 from infsa_deploy.config import Dtype, ExportConfig
 from infsa_deploy.errors import UsageError
 
-Program = Literal["reference", "softmax", "linformer", "performer"]
+Program = Literal["reference", "softmax", "pure", "linformer", "performer"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ CONTENDERS = (
     ),
     Contender("ours-openvino-fp32", "infsa-deploy on OpenVINO", "openvino", export=ExportConfig(), group="named"),
     Contender("ours-openvino-bf16", "the same in bf16", "openvino", "bf16", export=ExportConfig(), group="named"),
+    Contender(
+        "pure-fp32",
+        "pure InfSA of the same size, infsa-deploy on ONNX Runtime",
+        "onnxruntime",
+        program="pure",
+        export=ExportConfig(),
+        group="named",
+    ),
     Contender("linformer", "Linformer of the same size", "eager", program="linformer", group="baseline"),
     Contender("performer", "Performer of the same size", "eager", program="performer", group="baseline"),
 )

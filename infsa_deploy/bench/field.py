@@ -12,16 +12,16 @@ from typing import Any
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.memory import available_bytes
-from infsa_deploy.bench.statistics import median_known, ratios, round_medians
+from infsa_deploy.bench.statistics import Turns, median_known, ratios, round_medians
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
 from infsa_deploy.sizes import format_bytes
 
 SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
-SLOW_ROUNDS, VERY_SLOW_ROUNDS = 6, 2  # from 6 on there is an interval
 # Of the memory free at first, beyond what runs. With less, the kernel looks for pages meanwhile: a pure eager model at
 # 1024, which asks for 20 GiB of them a call, took 17 s where less was free than it needs, and 13 s with 1 GiB to spare.
 SPARE = 0.1
 VERY_SLOW = 4  # times a slow call: what a first call does once is lost in it, so it counts
+VERY_SLOW_TURNS = 3
 
 
 @dataclass
@@ -35,7 +35,8 @@ class Entry:
     work: Work | None = None
     sha256: str | None = None
     runtime: str = ""
-    rounds: list[list[float]] = field(default_factory=list)
+    turns: list[list[float]] = field(default_factory=list)
+    turn_every: int = 1
     warm_up: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int | None = None
     limit_bytes: int | None = None
@@ -50,10 +51,9 @@ class Entry:
         """What it takes while it runs: measured, or before that predicted."""
         return self.peak_bytes or self.need_bytes
 
-    @property
-    def round_p50_ms(self) -> list[float]:
-        """Median of each round."""
-        return round_medians(self.rounds)
+    def speedups_to(self, reference: Entry) -> list[float]:
+        """The reference's time over this one's, of each span of rounds that has a turn of both."""
+        return ratios(*(Turns(round_medians(entry.turns), entry.turn_every) for entry in (reference, self)))
 
 
 class Field:
@@ -74,7 +74,7 @@ class Field:
             for number in range(self._settings.most_rounds):
                 start = number % len(self._entries) if self._entries else 0
                 for entry in self._entries[start:] + self._entries[:start]:
-                    if not entry.done:
+                    if not entry.done and number % entry.turn_every == 0:
                         self._attempt(entry, f"round {number + 1}", self._turn)
                 self._retire(source)
             for entry in self._entries:
@@ -95,13 +95,14 @@ class Field:
 
     def _turn(self, entry: Entry) -> None:
         child = self._open(entry)
-        if not entry.rounds and self._very_slow(entry):
-            entry.rounds.append([1000 * entry.warm_up["call_s"]])
+        if not entry.turns and self._very_slow(entry):
+            entry.turns.append([1000 * entry.warm_up["call_s"]])
             entry.warm_up["calls"] = 0
+            entry.turn_every = -(-self._settings.rounds // VERY_SLOW_TURNS)
             return
         time.sleep(SETTLE_S)
         found = child.ask("turn", seconds=self._settings.turn_s)
-        entry.rounds.append(found["times_ms"])
+        entry.turns.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
 
@@ -111,11 +112,12 @@ class Field:
         if not running:
             return
         reference, *others = running
+        fewest, most = self._turns(reference)
+        reference.done = reference.done or len(reference.turns) >= most
         for entry in others:
             entry.done = entry.done or self._has_enough(entry, reference)
-        fewest, most = self._turns(reference)
-        alone = all(entry.done for entry in others)
-        reference.done = reference.done or len(reference.rounds) >= (fewest if alone else most)
+        if all(entry.done for entry in others):
+            reference.done = reference.done or len(reference.turns) >= fewest
         for entry in running:
             if entry.done and source.counter is None:
                 self._close(entry)
@@ -123,22 +125,17 @@ class Field:
     def _has_enough(self, entry: Entry, reference: Entry) -> bool:
         """Whether it has had all its turns, or enough for its ratio to `reference`."""
         fewest, most = self._turns(entry)
-        taken = len(entry.rounds)
+        taken = len(entry.turns)
         if taken < fewest:
             return False
-        known = median_known(ratios(reference.round_p50_ms, entry.round_p50_ms), self._settings.precision)
+        known = median_known(entry.speedups_to(reference), self._settings.precision)
         return known or reference.done or taken >= most
 
     def _turns(self, entry: Entry) -> tuple[int, int]:
         """How many it has, at least and at most."""
         settings = self._settings
-        if self._very_slow(entry):
-            slow = VERY_SLOW_ROUNDS
-        elif entry.warm_up["call_s"] > settings.slow_call_s:
-            slow = SLOW_ROUNDS
-        else:
-            slow = settings.most_rounds
-        return min(slow, settings.rounds), min(slow, settings.most_rounds)
+        fewest = -(-settings.rounds // entry.turn_every)
+        return fewest, fewest if entry.warm_up["call_s"] > settings.slow_call_s else settings.most_rounds
 
     def _very_slow(self, entry: Entry) -> bool:
         return bool(entry.warm_up["call_s"] > VERY_SLOW * self._settings.slow_call_s)

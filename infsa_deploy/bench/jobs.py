@@ -146,12 +146,13 @@ def describe(path: str) -> Decoded:
 
 
 def trace(source: Decoded, program: Any, batch: int) -> Decoded:
-    """What a PyTorch program needs, without running it."""
+    """What a PyTorch program needs, without running it, and what it is built from."""
     from infsa_deploy.bench.programs import build
     from infsa_deploy.bench.trace_cost import trace_cost
 
-    module, image = build(decode(ModelSource, source), program)
-    return {**asdict(trace_cost(module, image, batch)), "image": [image.channels, image.height, image.width]}
+    built = build(decode(ModelSource, source), program)
+    image = [built.image.channels, built.image.height, built.image.width]
+    return {**asdict(trace_cost(built.module, built.image, batch)), "image": image, "source": asdict(built.source)}
 
 
 def export(source: Decoded, config: Decoded, path: str, exported: str | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infsa_deploy.bench.child import Child, PointEnded
-from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.contenders import Contender, Program
 from infsa_deploy.bench.field import Entry
 from infsa_deploy.bench.memory import available_bytes
 from infsa_deploy.bench.plan import CellPlan
@@ -23,7 +23,7 @@ from infsa_deploy.sizes import format_bytes
 class Bench:
     """What the cells of a run share; `validations` and what `remember` is told outlive the run.
 
-    `exports` are the path and hash of the files exported so far of the source in hand, by ExportConfig.
+    `exports` are the path and hash of the files exported so far for the source in hand, by program and ExportConfig.
     """
 
     run: str
@@ -35,9 +35,9 @@ class Bench:
     validations: dict[str, Validation]
     remember: Callable[[Validation], None]
     progress: Callable[[str], None]
-    exports: dict[tuple[ModelSource, ExportConfig], tuple[str, str]] = field(default_factory=dict)
+    exports: dict[tuple[ModelSource, Program, ExportConfig], tuple[str, str]] = field(default_factory=dict)
 
-    def keep_exports_of(self, source: ModelSource) -> None:
+    def keep_exports_for(self, source: ModelSource) -> None:
         """Remove the files of others, so that the disk holds those of one model and size."""
         for key in [key for key in self.exports if key[0] != source]:
             path = self.exports.pop(key)[0]
@@ -76,7 +76,7 @@ class Preparation:
         self._size = {"height": plan.height, "width": plan.width}
         self._kept: dict[tuple[str, str], Any] = {}
         self.tokens: int | None = None
-        bench.keep_exports_of(plan.source)
+        bench.keep_exports_for(plan.source)
 
     def entry(self, contender: Contender) -> Entry:
         """`contender` ready to run, or with how it ended before it began."""
@@ -104,7 +104,7 @@ class Preparation:
         if contender.program == "reference":
             self.tokens = trace["tokens"]
         if contender.export or contender.file:
-            key = ("file", contender.file or repr(contender.export))
+            key = ("file", contender.file or f"{contender.program} {contender.export}")
             entry.opening["path"], entry.sha256 = self._once(key, partial(self._file, contender, trace))
         else:
             entry.work = decode(Work, trace["work"])
@@ -133,8 +133,7 @@ class Preparation:
     def _file(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str | None]:
         if contender.file:
             return contender.file, contender.sha256
-        assert contender.export
-        return self._exported(contender.name, contender.export, trace)
+        return self._exported(contender, trace)
 
     def _need(self, entry: Entry, trace: dict[str, Any]) -> int:
         """Bytes of a call: of eager what it takes, of others what they take at least; a file knows of its tiles."""
@@ -146,13 +145,15 @@ class Preparation:
             return least
         return min(least, int(self._workshop.ask("need", path=path, batch=self._plan.batch, **self._size)))
 
-    def _exported(self, name: str, config: ExportConfig, trace: dict[str, Any]) -> tuple[str, str]:
-        key, exports = (self._plan.source, config), self._bench.exports
+    def _exported(self, contender: Contender, trace: dict[str, Any]) -> tuple[str, str]:
+        plan, exports, config = self._plan, self._bench.exports, contender.export
+        assert config
+        key = (plan.source, contender.program, config)
         if key not in exports:
-            _refuse_what_cannot_be_validated(trace, self._plan.batch)
-            path = str(self._bench.folder / f"{self._plan.model}_{self._plan.height}x{self._plan.width}_{name}.onnx")
-            exported, _ = exports.get((self._plan.source, replace(config, int8=None)), (None, ""))
-            asked = {"source": asdict(self._plan.source), "config": asdict(config), "path": path, "exported": exported}
+            _refuse_what_cannot_be_validated(trace, plan.batch)
+            path = str(self._bench.folder / f"{plan.model}_{plan.height}x{plan.width}_{contender.name}.onnx")
+            exported, _ = exports.get((plan.source, contender.program, replace(config, int8=None)), (None, ""))
+            asked = {"source": trace["source"], "config": asdict(config), "path": path, "exported": exported}
             exports[key] = (path, self._workshop.ask("export", **asked))
         return exports[key]
 

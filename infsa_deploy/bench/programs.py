@@ -1,43 +1,58 @@
-"""Building what runs in PyTorch: the reference model, or another attention in a ViT of the same size."""
+"""Building what runs: the reference model, or another attention in a ViT of the same size."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import torch
-from infsa_models import baselines
+from infsa_models import baselines, zoo
 from infsa_models.vit import ViT, ViTConfig
 from torch import nn
 
 from infsa_deploy.bench.contenders import Program
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import UsageError
-from infsa_deploy.export.sources import load_reference
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.export.sources import Reference, load_reference
 
 SEED = 0
 
 
-def build(source: ModelSource, program: Program) -> tuple[nn.Module, ImageSpec]:
-    """The module of `program` at the size of `source`, and its input. Others than the reference are untrained.
+def build(source: ModelSource, program: Program) -> Reference:
+    """The model of `program` at the size of `source`.
+
+    `pure` is the zoo's, which can be exported from the `source` that it comes with. The others but the reference are
+    untrained, and their `source` is only what their sizes are from.
 
     Raises:
-        UsageError, ModelError: as load_reference; and UsageError where a module of the user's own has no counterpart.
+        UsageError, ModelError: as load_reference; and UsageError where there is no counterpart of the same size.
     """
     reference = load_reference(source)
     if program == "reference":
-        return reference.module, reference.image
+        return reference
     if not isinstance(reference.module, ViT):
-        raise UsageError(
-            f"there is no {program} model of the same size.",
-            f"{type(reference.module).__name__} is not built from sizes that we know.",
-            "compare with a model of the zoo.",
-        )
-    config = replace(reference.module.config, variant="softmax", hops=1, power_iterations=1)
+        why = f"{type(reference.module).__name__} is not built from sizes that we know."
+        raise _no_counterpart(program, why)
+    config = reference.module.config
+    if program == "pure":
+        return load_reference(ModelSource(model=_zoo_model("pure", config), image_size=config.image_size))
+    config = replace(config, variant="softmax", hops=1, power_iterations=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return _counterpart(config, program).eval(), reference.image
+        return replace(reference, module=_baseline(config, program).eval())
 
 
-def _counterpart(config: ViTConfig, program: Program) -> nn.Module:
+def _zoo_model(variant: Program, config: ViTConfig) -> str:
+    """The name of the zoo's model with that attention and the sizes of `config`, but for its image's."""
+    wanted = {**config.to_dict(), "variant": variant, "hops": 1, "power_iterations": 1}
+    for name, entry in zoo.ZOO.items():
+        if {**entry.config.to_dict(), "image_size": wanted["image_size"]} == wanted:
+            return name
+    raise _no_counterpart(variant, "the zoo holds none.")
+
+
+def _no_counterpart(program: Program, why: str) -> UsageError:
+    return UsageError(f"there is no {program} model of the same size.", why, "compare with a model of the zoo.")
+
+
+def _baseline(config: ViTConfig, program: Program) -> nn.Module:
     return ViT(config) if program == "softmax" else baselines.build(program, config)

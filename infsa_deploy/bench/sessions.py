@@ -43,8 +43,8 @@ def _eager(what: Opening) -> Session:
     from infsa_deploy.runtime.eager import EagerSession
 
     torch.set_num_threads(what.threads)
-    module, image = build(what.source, what.program)
-    return EagerSession(module, image, what.dtype, what.device)
+    built = build(what.source, what.program)
+    return EagerSession(built.module, built.image, what.dtype, what.device)
 
 
 def _compiled(what: Opening) -> Session:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from math import comb
+from dataclasses import dataclass
+from math import comb, lcm
 
 from infsa_deploy.measurements import Latency
 
@@ -30,13 +31,16 @@ def variation(values: Sequence[float]) -> float:
     return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
 
 
-def summarise(rounds: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool) -> Latency:
-    """Latency over `rounds`, each the times in ms of one turn's calls."""
-    calls = [time for times in rounds for time in times]
+def summarise(
+    turns: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool, every: int = 1
+) -> Latency:
+    """Latency over `turns`, each the times in ms of its calls, one every so many rounds."""
+    calls = [time for times in turns for time in times]
     median = statistics.median(calls)
     return Latency(
         calls=len(calls),
-        round_p50_ms=tuple(round_medians(rounds)),
+        round_p50_ms=tuple(round_medians(turns)),
+        turn_every=every,
         p50_ms=median,
         p90_ms=percentile(calls, 0.9),
         p99_ms=percentile(calls, 0.99),
@@ -52,12 +56,26 @@ def round_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.median(times) for times in rounds]
 
 
-def ratios(reference_ms: Sequence[float], other_ms: Sequence[float]) -> list[float]:
-    """The reference's time over the other's, of each round that both had.
+@dataclass(frozen=True)
+class Turns:
+    """The median time of each turn, one turn every so many rounds, from the first on."""
 
-    What slows the machine for a while slows both in that round, and leaves their ratio alone.
+    medians_ms: Sequence[float]
+    every: int = 1
+
+    def over_spans(self, every: int) -> list[float]:
+        """Median time of each span of `every` rounds, a multiple of its own."""
+        turns = every // self.every
+        return [statistics.median(self.medians_ms[at : at + turns]) for at in range(0, len(self.medians_ms), turns)]
+
+
+def ratios(reference: Turns, other: Turns) -> list[float]:
+    """The reference's time over the other's, of each span of rounds that has a turn of both.
+
+    What slows the machine for a while slows both in that span, and leaves their ratio alone.
     """
-    return [base / time for base, time in zip(reference_ms, other_ms, strict=False)]
+    every = lcm(reference.every, other.every)
+    return [base / time for base, time in zip(reference.over_spans(every), other.over_spans(every), strict=False)]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

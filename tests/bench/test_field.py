@@ -80,7 +80,7 @@ def test_rounds_start_with_another_contender_each(run):
     machine = Machine(memory=1000, peak=10)
     entries, turns = run(machine, "a b c")
     assert "".join(turns) == "abc" + "bca" + "cab"
-    assert all(len(entry.rounds) == 3 for entry in entries)
+    assert all(len(entry.turns) == 3 for entry in entries)
     assert machine.opened() == ["a", "b", "c"]
     assert not machine.loaded
 
@@ -119,23 +119,30 @@ def test_one_that_fits_nowhere_is_out_of_memory_with_the_numbers(run):
     assert entries[0].ended.reason == "it needs 9 GB, and 5 GB are free now"
 
 
-@pytest.mark.parametrize(("call_s", "rounds"), [(3.0, 12), (5.0, 6), (60.0, 2)])
+@pytest.mark.parametrize(("call_s", "rounds"), [(3.0, 12), (5.0, 12), (60.0, 3)])
 def test_slow_contenders_have_fewer_rounds(call_s, rounds, run):
     entries, _ = run(Machine(memory=1000, peak=10, call_s=call_s), "a b", rounds=12)
-    assert [len(entry.rounds) for entry in entries] == [rounds, rounds]
+    assert [len(entry.turns) for entry in entries] == [rounds, rounds]
 
 
 def test_the_first_call_of_a_very_slow_one_counts(run):
     entries, turns = run(Machine(memory=1000, peak=10), "slow b")
-    assert entries[0].rounds == [[60000.0], [5.0]]
+    assert entries[0].turns == [[60000.0], [5.0], [5.0]]
     assert [entry.warm_up["calls"] for entry in entries] == [0, 3]
-    assert turns.count("slow") == 1
+    assert turns.count("slow") == 2
+
+
+def test_turns_of_a_very_slow_one_are_spread(run):
+    entries, turns = run(Machine(memory=1000, peak=10), "a slow", rounds=6)
+    assert turns == ["a", "a", "a", "slow", "a", "a", "slow", "a"]  # its first call was its turn in the first round
+    assert entries[1].turn_every == 2
+    assert entries[1].speedups_to(entries[0]) == [5 / 60_000, 1.0, 1.0]
 
 
 def test_one_that_has_had_its_rounds_waits_no_longer(run):
     machine = Machine(memory=1000, peak=10)
-    run(machine, "slow b", rounds=4)
-    assert machine.log[-4:] == ["close slow", "turn b", "turn b", "close b"]
+    run(machine, "slow b", rounds=6)
+    assert machine.log[-3:] == ["close slow", "turn b", "close b"]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +151,14 @@ def test_one_that_has_had_its_rounds_waits_no_longer(run):
         ("steady other", [7, 7]),
         ("steady unsteady other", [20, 20, 7]),
         ("unsteady steady", [20, 20]),
-        ("slow steady unsteady", [2, 7, 7]),  # no pairs come any more from a reference that has had its turns
+        ("slow steady unsteady", [3, 7, 7]),  # no pairs come any more from a reference that has had its turns
         ("breaks steady unsteady", [0, 20, 20]),
         ("steady", [7]),
     ],
 )
 def test_turns_go_on_until_the_ratio_to_the_reference_is_known(names, rounds, run):
     entries, _ = run(Machine(memory=1000, peak=10), names, rounds=7, most=20)
-    assert [len(entry.rounds) for entry in entries] == rounds
+    assert [len(entry.turns) for entry in entries] == rounds
 
 
 def test_no_energy_counter_is_a_reason(run):

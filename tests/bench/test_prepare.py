@@ -22,6 +22,7 @@ TRACE = {
     "largest_bytes": 1,
     "largest_shape": [1],
     "tokens": 5,
+    "source": asdict(ModelSource(model="m")),
 }
 
 
@@ -64,6 +65,17 @@ def test_one_export_of_a_form_at_a_size(bench):
     assert first == second
     assert workshop.exported == ["m_16x16_ours-fp32.onnx", "m_16x16_ours-int8.onnx"]
     assert workshop.started_from == [None, first[0]]
+
+
+def test_a_file_of_another_program_is_its_own(bench):
+    workshop = Workshop()
+    source = ModelSource(model="m", image_size=(16, 16))
+    contenders = choose(["ours-fp32", "pure-fp32"], baselines=False, files=False)
+    preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
+    paths = {entry.contender.name: entry.opening["path"] for entry in map(preparation.entry, contenders)}
+    assert workshop.exported == ["m_16x16_ours-fp32.onnx", "m_16x16_pure-fp32.onnx"]
+    assert paths["ours-fp32"] != paths["pure-fp32"]
+    assert workshop.started_from == [None, None]
 
 
 def test_files_of_one_size_only_are_kept(bench, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from infsa_deploy.bench.statistics import (
+    Turns,
     median_interval,
     median_known,
     percentile,
@@ -49,13 +50,20 @@ def test_a_slow_round_leaves_the_ratio_alone():
     disturbed = (1.0, 3.0, 1.0, 1.0)  # something else took two thirds of the machine in the second round
     base = summarise([[20.0 * times] for times in disturbed], 1, 1, True)
     other = summarise([[5.0 * times] for times in disturbed], 1, 1, True)
-    assert ratios(base.round_p50_ms, other.round_p50_ms) == [4.0] * 4
-    assert ratios(base.round_p50_ms, base.round_p50_ms) == [1.0] * 4
+    assert ratios(Turns(base.round_p50_ms), Turns(other.round_p50_ms)) == [4.0] * 4
+    assert ratios(Turns(base.round_p50_ms), Turns(base.round_p50_ms)) == [1.0] * 4
     assert base.cv > 0.5
 
 
 def test_rounds_that_one_side_skipped_do_not_count():
-    assert ratios([20.0] * 3, [5.0] * 5) == [4.0] * 3
+    assert ratios(Turns([20.0] * 3), Turns([5.0] * 5)) == [4.0] * 3
+
+
+def test_a_turn_in_a_span_of_rounds_is_compared_with_all_of_that_span():
+    every_round, every_third = Turns([1.0, 9.0, 2.0, 4.0, 4.0, 4.0]), Turns([10.0, 40.0], every=3)
+    assert ratios(every_round, every_third) == [0.2, 0.1]
+    assert ratios(every_third, every_round) == [5.0, 10.0]
+    assert ratios(every_third, every_third) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("count", "ends"), [(6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (12, (3, 10)), (36, (12, 25))])
