@@ -49,7 +49,7 @@ class Settings:
         warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when they have taken
             slow_call_s together.
         slow_call_s: a contender whose call takes longer has no more turns than it must, of one call; four times as
-            long: 3, spread over the rounds of the others, of which the first warms up.
+            long: 4, spread over the rounds of the others, of which the first warms up.
         limit_s: a step of a point that takes longer ends as a timeout.
         energy: whether energy is measured where there is a counter.
     """
@@ -57,7 +57,7 @@ class Settings:
     threads: int
     device: str = "cpu"
     rounds: int = 12
-    most_rounds: int = 18
+    most_rounds: int = 24
     precision: float = 0.05
     turn_s: float = 0.8
     warm_up_calls: int = 20

@@ -21,7 +21,7 @@ SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last
 # 1024, which asks for 20 GiB of them a call, took 17 s where less was free than it needs, and 13 s with 1 GiB to spare.
 SPARE = 0.1
 VERY_SLOW = 4  # times a slow call: what a first call does once is lost in it, so it counts
-VERY_SLOW_TURNS = 3
+VERY_SLOW_TURNS = 4
 
 
 @dataclass
