@@ -57,7 +57,7 @@ class Settings:
     threads: int
     device: str = "cpu"
     rounds: int = 12
-    most_rounds: int = 24
+    most_rounds: int = 18
     precision: float = 0.05
     turn_s: float = 0.8
     warm_up_calls: int = 20
