@@ -70,14 +70,15 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
     """
     for device in request.predict:
         datasheet(device)
+    check_target(request.output)
     machine = this_machine()
-    known = _known(request)
-    request = _with_threads(request, known)
-    _check_continues(request, known, machine)
-    plans = _plans(request, progress)
-    missing = [plan for plan in plans if not _measured(plan, known)]
-    if missing:
-        with _work_folder(request.output) as folder:
+    with _work_folder(request.output) as folder:
+        known = _known(request)
+        request = _with_threads(request, known)
+        _check_continues(request, known, machine)
+        plans = _plans(request, progress)
+        missing = [plan for plan in plans if not _measured(plan, known)]
+        if missing:
             bench = _begin(request, machine, known, folder, progress)
             for plan in missing:
                 done, total = len(plans) - len(missing) + missing.index(plan), len(plans)
@@ -98,7 +99,6 @@ def failures(cells: Sequence[Cell]) -> list[str]:
 
 def _known(request: Request) -> Results:
     """What the results file has; of its runs those that measured a cell, which others have to agree with."""
-    check_target(request.output)
     if not request.output.exists():
         return Results((), (), (), ())
     found = results_file.read([request.output])
