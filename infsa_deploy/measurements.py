@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from infsa_deploy.config import ModelSource
 
@@ -155,6 +156,7 @@ class Latency:
         calls: number of timed calls, over all rounds.
         round_p50_ms: median of each round that it had a turn in.
         turn_every: rounds from one of those to the next.
+        core_round_trips_ns: before each turn, what a cache line took from core to core and back; None unknown.
         p90_ms, p99_ms: None below 10 and 100 calls, which do not reach that far.
         cv: standard deviation over mean of all calls.
         warm_up_calls: calls before the first timed one.
@@ -171,6 +173,7 @@ class Latency:
     warm_up_calls: int
     stable: bool
     turn_every: int = 1
+    core_round_trips_ns: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,15 @@ class Cell:
         if self.others_cpu_share is None:
             return f"CPU time taken by others meanwhile: {self.others_cpu_reason}"
         return f"others took {self.others_cpu_share:.0%} of the CPU time meanwhile"
+
+    @property
+    def core_distance(self) -> str:
+        """How far apart the cores were, and whether they stayed there, for people; empty where that is unknown."""
+        trips = [ns for row in self.rows if row.latency for ns in row.latency.core_round_trips_ns if ns is not None]
+        if not trips:
+            return ""
+        least, middle, most = min(trips), median(trips), max(trips)
+        return f"a cache line took {middle:.0f} ns from core to core and back ({least:.0f} to {most:.0f})"
 
     @property
     def size(self) -> str:

@@ -50,7 +50,9 @@ def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
     if entry.ended:
         return replace(row, status=entry.ended.status, reason=entry.ended.reason)
     warm_up = entry.warm_up
-    latency = statistics.summarise(entry.turns, plan.batch, warm_up["calls"], warm_up["stable"], entry.turn_every)
+    latency = statistics.summarise(entry.turns, plan.batch, warm_up["calls"], warm_up["stable"])
+    trips = tuple(entry.core_round_trips_ns)
+    latency = replace(latency, turn_every=entry.turn_every, core_round_trips_ns=trips)
     base = reference if not reference.ended else None
     speedups = entry.speedups_to(base) if base else []
     return replace(

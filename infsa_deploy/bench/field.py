@@ -11,6 +11,7 @@ from typing import Any
 
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
+from infsa_deploy.bench.core_distance import core_round_trip_ns
 from infsa_deploy.bench.memory import available_bytes
 from infsa_deploy.bench.statistics import Turns, median_known, ratios, round_medians
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
@@ -37,6 +38,7 @@ class Entry:
     runtime: str = ""
     turns: list[list[float]] = field(default_factory=list)
     turn_every: int = 1
+    core_round_trips_ns: list[float | None] = field(default_factory=list)
     warm_up: dict[str, Any] = field(default_factory=dict)
     peak_bytes: int | None = None
     limit_bytes: int | None = None
@@ -95,6 +97,7 @@ class Field:
 
     def _turn(self, entry: Entry) -> None:
         child = self._open(entry)
+        entry.core_round_trips_ns.append(core_round_trip_ns())
         if not entry.turns and self._very_slow(entry):
             entry.turns.append([1000 * entry.warm_up["call_s"]])
             entry.warm_up["calls"] = 0

@@ -31,16 +31,13 @@ def variation(values: Sequence[float]) -> float:
     return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
 
 
-def summarise(
-    turns: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool, every: int = 1
-) -> Latency:
-    """Latency over `turns`, each the times in ms of its calls, one every so many rounds."""
+def summarise(turns: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool) -> Latency:
+    """Latency over `turns`, each the times in ms of its calls."""
     calls = [time for times in turns for time in times]
     median = statistics.median(calls)
     return Latency(
         calls=len(calls),
         round_p50_ms=tuple(round_medians(turns)),
-        turn_every=every,
         p50_ms=median,
         p90_ms=percentile(calls, 0.9),
         p99_ms=percentile(calls, 0.99),

@@ -50,7 +50,7 @@ def cells_table(cell: Cell) -> Table:
         else:
             table.add_row(row.contender, Text(row.status, "yellow"))
     notes = [f"{row.contender}: {row.status}: {row.reason}" for row in cell.rows if row.status != OK]
-    table.caption = "\n".join([*notes, cell.others])
+    table.caption = "\n".join(filter(None, [*notes, cell.others, cell.core_distance]))
     table.caption_justify = "left"
     return table
 

@@ -32,7 +32,7 @@ def cell_table(cell: Cell) -> Table:
     """Every contender of one cell; what did not run says so, with its reason in the notes."""
     notes = [f"{row.contender}: {row.about}." for row in cell.rows]
     notes += [f"{row.contender}: {row.status}: {row.reason}." for row in cell.rows if row.status != OK]
-    notes.append(f"{cell.others[0].upper()}{cell.others[1:]}.")
+    notes += [f"{quiet[0].upper()}{quiet[1:]}." for quiet in (cell.others, cell.core_distance) if quiet]
     notes += sorted({f"J/image: {row.energy_reason}" for row in cell.rows if row.energy_reason})
     return Table(HEADINGS, tuple(_cells(row) for row in cell.rows), tuple(notes))
 

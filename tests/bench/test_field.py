@@ -68,6 +68,7 @@ def run(monkeypatch):
         monkeypatch.setattr(field, "Child", machine.child)
         monkeypatch.setattr(field, "available_bytes", machine.available_bytes)
         monkeypatch.setattr(field, "SETTLE_S", 0.0)
+        monkeypatch.setattr(field, "core_round_trip_ns", lambda: 100.0)
         entries = [Entry(Contender(name, "", "eager"), {"name": name}, [], need) for name in names.split()]
         settings = Settings(threads=1, rounds=rounds, most_rounds=most or rounds)
         Field(entries, settings, 1, lambda phase: None).run(NO_ENERGY)
@@ -128,6 +129,7 @@ def test_slow_contenders_have_fewer_rounds(call_s, rounds, run):
 def test_the_first_call_of_a_very_slow_one_counts(run):
     entries, turns = run(Machine(memory=1000, peak=10), "slow b")
     assert entries[0].turns == [[60000.0], [5.0], [5.0]]
+    assert entries[0].core_round_trips_ns == [100.0] * 3
     assert [entry.warm_up["calls"] for entry in entries] == [0, 3]
     assert turns.count("slow") == 2
 
