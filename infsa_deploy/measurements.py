@@ -156,7 +156,8 @@ class Latency:
         calls: number of timed calls, over all rounds.
         round_p50_ms: median of each round that it had a turn in.
         turn_every: rounds from one of those to the next.
-        core_round_trips_ns: before each turn, what a cache line took from core to core and back; None unknown.
+        core_round_trips_ns: what a cache line took from core to core and back, the longer of before and after each
+            turn; None unknown.
         p90_ms, p99_ms: None below 10 and 100 calls, which do not reach that far.
         cv: standard deviation over mean of all calls.
         warm_up_calls: calls before the first timed one.
@@ -222,7 +223,8 @@ class Row:
 
     Attributes:
         status: `ok`, or what ended it; `reason` says why, with the numbers.
-        speedup_to_eager: median over rounds, or spans of them, of eager's time over this one's in the same.
+        speedup_to_eager: median over rounds, or spans of them, of eager's time over this one's in the same; without
+            rounds in which cores were apart, where that leaves enough.
         speedup_interval: where that median lies with 95 % confidence; None where the rounds are too few to tell.
         difference_to_eager: largest difference of the logits, over the largest logit; None for another model.
         peak_memory_bytes: of the contender's own process while it ran, its weights included; on a GPU, its tensors

@@ -53,9 +53,14 @@ class Entry:
         """What it takes while it runs: measured, or before that predicted."""
         return self.peak_bytes or self.need_bytes
 
+    @property
+    def timed_turns(self) -> Turns:
+        """What was measured so far."""
+        return Turns(round_medians(self.turns), self.core_round_trips_ns, self.turn_every)
+
     def speedups_to(self, reference: Entry) -> list[float]:
-        """The reference's time over this one's, of each span of rounds that has a turn of both."""
-        return ratios(*(Turns(round_medians(entry.turns), entry.turn_every) for entry in (reference, self)))
+        """The reference's time over this one's, of each span of rounds that has a turn of both and counts."""
+        return ratios(reference.timed_turns, self.timed_turns)
 
 
 class Field:
@@ -97,14 +102,16 @@ class Field:
 
     def _turn(self, entry: Entry) -> None:
         child = self._open(entry)
-        entry.core_round_trips_ns.append(core_round_trip_ns())
         if not entry.turns and self._very_slow(entry):
             entry.turns.append([1000 * entry.warm_up["call_s"]])
             entry.warm_up["calls"] = 0
             entry.turn_every = -(-self._settings.rounds // VERY_SLOW_TURNS)
+            entry.core_round_trips_ns.append(core_round_trip_ns())
             return
         time.sleep(SETTLE_S)
+        before = core_round_trip_ns()
         found = child.ask("turn", seconds=self._settings.turn_s)
+        entry.core_round_trips_ns.append(_longer(before, core_round_trip_ns()))
         entry.turns.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
@@ -192,3 +199,7 @@ class Field:
         if entry.child:
             entry.child.close()
             entry.child = None
+
+
+def _longer(before: float | None, after: float | None) -> float | None:
+    return max(before, after) if before is not None and after is not None else None

@@ -10,6 +10,7 @@ from math import comb, lcm
 from infsa_deploy.measurements import Latency
 
 CONFIDENCE = 0.95
+APART = 1.4  # times the shortest trip between cores; seen were 180 to 220 ns with a shared cache, 290 to 380 without
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -55,9 +56,10 @@ def round_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True)
 class Turns:
-    """The median time of each turn, one turn every so many rounds, from the first on."""
+    """The median time of each turn, one turn every so many rounds, from the first on, and how far apart cores were."""
 
     medians_ms: Sequence[float]
+    core_round_trips_ns: Sequence[float | None] = ()
     every: int = 1
 
     def over_spans(self, every: int) -> list[float]:
@@ -69,10 +71,23 @@ class Turns:
 def ratios(reference: Turns, other: Turns) -> list[float]:
     """The reference's time over the other's, of each span of rounds that has a turn of both.
 
-    What slows the machine for a while slows both in that span, and leaves their ratio alone.
+    What slows the machine for a while slows both in that span, and leaves their ratio alone. Cores that are apart do
+    not slow both alike: rounds in which they were do not count, where that leaves enough for an interval.
     """
     every = lcm(reference.every, other.every)
-    return [base / time for base, time in zip(reference.over_spans(every), other.over_spans(every), strict=False)]
+    pairs = zip(reference.over_spans(every), other.over_spans(every), strict=False)
+    found = [base / time for base, time in pairs]
+    together = [ratio for ratio, near in zip(found, _cores_together(reference, other), strict=False) if near]
+    return together if median_interval(together) else found
+
+
+def _cores_together(reference: Turns, other: Turns) -> list[bool]:
+    """Of each round whether cores were as near in both turns as they ever were; nothing where turns are spread."""
+    if (reference.every, other.every) != (1, 1):
+        return []
+    rounds = list(zip(reference.core_round_trips_ns, other.core_round_trips_ns, strict=False))
+    least = min((trip for trips in rounds for trip in trips if trip is not None), default=0.0)
+    return [all(trip is not None and trip <= APART * least for trip in trips) for trips in rounds]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

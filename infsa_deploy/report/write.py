@@ -18,6 +18,8 @@ READING = (
     "Times are of whole calls, arrays in and arrays out, one process a contender, taking turns in rounds. "
     "x eager is the median over the rounds of eager's time over the contender's in the same round, and in brackets "
     "where it lies with 95 % confidence by the sign test; with fewer than 6 turns that cannot be told. "
+    "Rounds in which the cores were further apart than they can be, as those of a virtual machine may move, do not "
+    "count for it where 6 or more are left. "
     "Where a call takes more than 16 s, its 4 turns are spread over the rounds, each compared with eager's of a "
     "quarter of them. "
     "A contender takes turns until that interval is within a few per cent of the ratio, or it has had the most it may. "

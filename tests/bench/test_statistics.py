@@ -59,6 +59,20 @@ def test_rounds_that_one_side_skipped_do_not_count():
     assert ratios(Turns([20.0] * 3), Turns([5.0] * 5)) == [4.0] * 3
 
 
+def test_rounds_with_cores_apart_do_not_count():
+    times, apart = [20.0] * 6 + [30.0] * 5, [180.0, 200.0] * 3 + [320.0] * 5
+    reference, other = Turns(times, apart), Turns([10.0] * 11, [190.0] * 11)
+    assert ratios(reference, other) == [2.0] * 6
+    assert ratios(other, reference) == [0.5] * 6
+    assert ratios(Turns(times, [320.0] * 11), Turns([10.0] * 11, [330.0] * 11)) == [2.0] * 6 + [3.0] * 5
+
+
+def test_all_rounds_count_where_too_few_have_their_cores_together():
+    times, apart = [20.0] * 5 + [30.0] * 6, [180.0] * 5 + [320.0] * 6
+    assert len(ratios(Turns(times, apart), Turns(times, apart))) == 11
+    assert len(ratios(Turns(times, [None] * 11), Turns(times, [180.0] * 11))) == 11
+
+
 def test_a_turn_in_a_span_of_rounds_is_compared_with_all_of_that_span():
     every_round, every_third = Turns([1.0, 9.0, 2.0, 4.0, 4.0, 4.0]), Turns([10.0, 40.0], every=3)
     assert ratios(every_round, every_third) == [0.2, 0.1]
