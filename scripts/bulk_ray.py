@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 import sys
 import time
 from collections import Counter
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 PYTHON_PATH = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # no telemetry, no warning of it
 INTERRUPTED = 130  # 128 + SIGINT
+interrupts: list[int] = []  # signals of Ctrl-C so far
 INSTALL = "pip install 'infsa-deploy[ray]'"
 
 
 def main() -> None:
     """Parse, run, print."""
     args = parsed()
+    signal.signal(signal.SIGINT, interrupt)
     try:
         with redirect_stdout(sys.stderr):  # Ray prints what it notices on stdout
             summary = run(args)
@@ -52,6 +55,12 @@ def main() -> None:
         leave(INTERRUPTED)
     print(json.dumps(summary) if args.json else "{images} images, {unreadable} unreadable: {output}".format(**summary))
     leave(ModelError.exit_code if summary["unreadable"] else 0)
+
+
+def interrupt(number: int, frame: object) -> NoReturn:
+    """Note Ctrl-C and raise it: Python drops what is raised where Ray is in a destructor just then."""
+    interrupts.append(number)
+    raise KeyboardInterrupt
 
 
 def leave(code: int) -> NoReturn:
@@ -157,6 +166,8 @@ def answers(ray: Any, args: argparse.Namespace, parts: Sequence[Part]) -> Iterat
             raise answer
         print(f"part {answer.part}: {answer.images} images, by {answer.worker}", file=sys.stderr)
         yield answer
+        if interrupts:
+            raise KeyboardInterrupt
 
 
 class Worker:
