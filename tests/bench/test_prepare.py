@@ -9,6 +9,7 @@ import pytest
 
 from infsa_deploy.bench import prepare as prepare_module
 from infsa_deploy.bench.contenders import choose
+from infsa_deploy.bench.field import Entry
 from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.prepare import Bench, Preparation
 from infsa_deploy.config import ModelSource
@@ -52,11 +53,17 @@ def bench(tmp_path):
     return Bench("run", Settings(1), tmp_path, NO_ENERGY, None, (), {}, lambda found: None, lambda text: None)
 
 
-def prepare(bench: Bench, workshop: Workshop, side: int, batch: int):
+def entries(bench: Bench, workshop: Workshop, *names: str, side: int = 16, batch: int = 1) -> dict[str, Entry]:
+    """What becomes of the named contenders, and of those that always run, by name."""
     source = ModelSource(model="m", image_size=(side, side))
-    contenders = choose(["ours-fp32", "ours-openvino-fp32", "ours-int8"], baselines=False, files=False)
+    contenders = choose(names, baselines=False, files=False)
     preparation = Preparation(CellPlan("m", source, side, side, batch, contenders), bench, workshop)
-    return [entry.opening["path"] for entry in map(preparation.entry, contenders) if entry.contender.export]
+    return {contender.name: preparation.entry(contender) for contender in contenders}
+
+
+def prepare(bench: Bench, workshop: Workshop, side: int, batch: int):
+    found = entries(bench, workshop, "ours-fp32", "ours-openvino-fp32", "ours-int8", side=side, batch=batch)
+    return [entry.opening["path"] for entry in found.values() if entry.contender.export]
 
 
 def test_one_export_of_a_form_at_a_size(bench):
@@ -69,12 +76,9 @@ def test_one_export_of_a_form_at_a_size(bench):
 
 def test_a_file_of_another_program_is_its_own(bench):
     workshop = Workshop()
-    source = ModelSource(model="m", image_size=(16, 16))
-    contenders = choose(["ours-fp32", "pure-fp32"], baselines=False, files=False)
-    preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
-    paths = {entry.contender.name: entry.opening["path"] for entry in map(preparation.entry, contenders)}
+    found = entries(bench, workshop, "ours-fp32", "pure-fp32")
     assert workshop.exported == ["m_16x16_ours-fp32.onnx", "m_16x16_pure-fp32.onnx"]
-    assert paths["ours-fp32"] != paths["pure-fp32"]
+    assert found["ours-fp32"].opening["path"] != found["pure-fp32"].opening["path"]
     assert workshop.started_from == [None, None]
 
 
@@ -90,43 +94,32 @@ def test_files_of_one_size_only_are_kept(bench, tmp_path):
 def test_what_could_not_be_validated_is_not_exported(bench, monkeypatch):
     workshop = Workshop()
     monkeypatch.setattr(prepare_module, "available_bytes", lambda: 2)  # a call fits, its reference in float64 does not
-    source = ModelSource(model="m", image_size=(16, 16))
-    contenders = choose(["ours-fp32"], baselines=False, files=False)
     monkeypatch.setitem(TRACE, "work", asdict(Work({"fp32": 1}, 0, 0, 1, None)))
-    preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
-    ended = {entry.contender.name: entry.ended for entry in map(preparation.entry, contenders)}
-    assert ended["ours-fp32"].reason.endswith("in float64 here: that takes 3 B, and 2 B are free")
-    assert ended["eager"] is None
+    found = entries(bench, workshop, "ours-fp32")
+    assert found["ours-fp32"].ended.reason.endswith("in float64 here: that takes 3 B, and 2 B are free")
+    assert found["eager"].ended is None
     assert workshop.exported == []
 
 
 def test_what_works_in_tiles_is_not_refused_for_what_it_never_holds(bench, monkeypatch):
     monkeypatch.setitem(TRACE, "largest_bytes", 100)
     monkeypatch.setattr(prepare_module, "available_bytes", lambda: 10)
-    source = ModelSource(model="m", image_size=(16, 16))
-    contenders = choose(["ours-fp32", "ours-openvino-fp32"], baselines=False, files=False)
-
-    def ended(workshop: Workshop):
-        preparation = Preparation(CellPlan("m", source, 16, 16, 1, contenders), bench, workshop)
-        entries = {entry.contender.name: entry for entry in map(preparation.entry, contenders)}
-        return entries, [entries[name].ended and entries[name].ended.reason for name in entries]
-
-    entries, (_, _, ours, on_openvino) = ended(Workshop())
-    assert (ours, entries["ours-fp32"].need_bytes) == (None, 1)
-    assert on_openvino == "it needs at least 102 B (its largest tensor, 1, takes 100 B), and 10 B are free"
-    assert entries["ours-openvino-fp32"].work is None  # the trace's is the reference's
+    found = entries(bench, Workshop(), "ours-fp32", "ours-openvino-fp32")
+    ours, on_openvino = found["ours-fp32"], found["ours-openvino-fp32"]
+    assert (ours.ended, ours.need_bytes) == (None, 1)
+    whole = "it needs at least 102 B (its largest tensor, 1, takes 100 B), and 10 B are free"
+    assert on_openvino.ended.reason == whole
+    assert on_openvino.work is None  # the trace's is the reference's
     workshop = Workshop()
     workshop.need_bytes = 50
-    assert ended(workshop)[1][2] == "it needs at least 50 B, and 10 B are free"
+    refused = entries(bench, workshop, "ours-fp32", "ours-openvino-fp32")["ours-fp32"]
+    assert refused.ended.reason == "it needs at least 50 B, and 10 B are free"
 
 
 def test_a_validation_that_did_not_pass_is_not_asked_for_again(bench):
     workshop = Workshop()
     (path, *_) = prepare(bench, workshop, 16, batch=1)
     bench.validations[path] = replace(bench.validations[path], passed=False)
-    source = ModelSource(model="m", image_size=(16, 16))
-    contenders = choose(["ours-fp32"], baselines=False, files=False)
-    preparation = Preparation(CellPlan("m", source, 16, 16, 2, contenders), bench, workshop)
-    ended = {entry.contender.name: entry.ended for entry in map(preparation.entry, contenders)}
-    assert "validate does not pass it" in ended["ours-fp32"].reason
-    assert ended["eager"] is None
+    found = entries(bench, workshop, "ours-fp32", batch=2)
+    assert "validate does not pass it" in found["ours-fp32"].ended.reason
+    assert found["eager"].ended is None
