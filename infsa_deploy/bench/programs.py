@@ -34,20 +34,20 @@ def build(source: ModelSource, program: Program) -> Reference:
         raise _no_counterpart(program, why)
     config = reference.module.config
     if program == "pure":
-        return load_reference(ModelSource(model=_zoo_model("pure", config), image_size=config.image_size))
+        return load_reference(ModelSource(model=_pure_model_of_the_zoo(config), image_size=config.image_size))
     config = replace(config, variant="softmax", hops=1, power_iterations=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return replace(reference, module=_baseline(config, program).eval())
 
 
-def _zoo_model(variant: Program, config: ViTConfig) -> str:
-    """The name of the zoo's model with that attention and the sizes of `config`, but for its image's."""
-    wanted = {**config.to_dict(), "variant": variant, "hops": 1, "power_iterations": 1}
+def _pure_model_of_the_zoo(config: ViTConfig) -> str:
+    """The name of the one that has the sizes of `config`, but for its image's."""
+    wanted = {**config.to_dict(), "variant": "pure", "hops": 1, "power_iterations": 1}
     for name, entry in zoo.ZOO.items():
         if {**entry.config.to_dict(), "image_size": wanted["image_size"]} == wanted:
             return name
-    raise _no_counterpart(variant, "the zoo holds none.")
+    raise _no_counterpart("pure", "the zoo holds none.")
 
 
 def _no_counterpart(program: Program, why: str) -> UsageError:
