@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
-from infsa_deploy.bench import roofline, statistics
+from infsa_deploy.bench import roofline
 from infsa_deploy.bench.field import Entry, Field
 from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.prepare import Bench, Preparation, Workshop
 from infsa_deploy.bench.quietness import cpu_times, others_share
+from infsa_deploy.bench.statistics import median_interval
 from infsa_deploy.measurements import OK, Cell, Energy, Row, Work
 from infsa_deploy.records import decode
 
@@ -27,14 +28,14 @@ def measure_cell(plan: CellPlan, bench: Bench) -> Cell:
         bench.progress(f"{plan.title}: {phase}")
 
     before = cpu_times()
-    Field([entry for entry in entries if not entry.ended], bench.settings, plan.batch, progress).run(bench.energy)
+    Field([entry for entry in entries if not entry.ended], bench.settings, progress).run(bench.energy)
     share, reason = others_share(before, cpu_times())
-    rows = tuple(_row(entry, entries[0], plan, bench) for entry in entries)
+    rows = tuple(_row(entry, entries[0], bench) for entry in entries)
     size = (plan.height, plan.width)
     return Cell(bench.run, plan.model, plan.source, *size, plan.batch, preparation.tokens, rows, share, reason)
 
 
-def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
+def _row(entry: Entry, reference: Entry, bench: Bench) -> Row:
     contender = entry.contender
     row = Row(
         contender=contender.name,
@@ -49,17 +50,14 @@ def _row(entry: Entry, reference: Entry, plan: CellPlan, bench: Bench) -> Row:
     row = replace(row, predicted=tuple(found for found in predicted if found))
     if entry.ended:
         return replace(row, status=entry.ended.status, reason=entry.ended.reason)
-    warm_up = entry.warm_up
-    latency = statistics.summarise(entry.turns, plan.batch, warm_up["calls"], warm_up["stable"])
-    trips = tuple(entry.core_round_trips_ns)
-    latency = replace(latency, turn_every=entry.turn_every, core_round_trips_ns=trips)
+    latency = entry.latency
     base = reference if not reference.ended else None
     speedups = entry.speedups_to(base) if base else []
     return replace(
         row,
         latency=latency,
         speedup_to_eager=median(speedups) if speedups else None,
-        speedup_interval=statistics.median_interval(speedups),
+        speedup_interval=median_interval(speedups),
         difference_to_eager=_difference(entry, base) if base else None,
         peak_memory_bytes=entry.peak_bytes,
         floor=roofline.floor(entry.work, bench.ceilings, latency.p50_ms) if entry.work and bench.ceilings else None,

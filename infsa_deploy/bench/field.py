@@ -13,8 +13,8 @@ from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
 from infsa_deploy.bench.core_distance import core_round_trip_ns
 from infsa_deploy.bench.memory import available_bytes
-from infsa_deploy.bench.statistics import Turns, median_known, ratios, round_medians
-from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings, Work
+from infsa_deploy.bench.statistics import median_known, ratios, summarise
+from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Latency, Settings, Work
 from infsa_deploy.sizes import format_bytes
 
 SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
@@ -31,6 +31,7 @@ class Entry:
 
     contender: Contender
     opening: dict[str, Any]
+    batch: int
     image: list[int]
     need_bytes: int
     work: Work | None = None
@@ -54,13 +55,19 @@ class Entry:
         return self.peak_bytes or self.need_bytes
 
     @property
-    def timed_turns(self) -> Turns:
-        """What was measured so far."""
-        return Turns(round_medians(self.turns), self.core_round_trips_ns, self.turn_every)
+    def takes_turns(self) -> bool:
+        """Whether more of it is to be measured."""
+        return not self.done and not self.ended
+
+    @property
+    def latency(self) -> Latency:
+        """Of all turns so far, one at least."""
+        warm_up = (self.warm_up["calls"], self.warm_up["stable"])
+        return summarise(self.turns, self.batch, *warm_up, self.turn_every, self.core_round_trips_ns)
 
     def speedups_to(self, reference: Entry) -> list[float]:
         """The reference's time over this one's, of each span of rounds that has a turn of both and counts."""
-        return ratios(reference.timed_turns, self.timed_turns)
+        return ratios(reference.latency, self.latency)
 
 
 class Field:
@@ -71,17 +78,19 @@ class Field:
     rest.
     """
 
-    def __init__(self, entries: list[Entry], settings: Settings, batch: int, progress: Callable[[str], None]) -> None:
-        self._entries, self._settings, self._batch, self._progress = entries, settings, batch, progress
+    def __init__(self, entries: list[Entry], settings: Settings, progress: Callable[[str], None]) -> None:
+        self._entries, self._settings, self._progress = entries, settings, progress
         self._spare_bytes = SPARE * (available_bytes() or 0)
 
     def run(self, source: EnergySource) -> None:
         """Measure every entry that has not ended; each then has its figures, or how it ended."""
         try:
             for number in range(self._settings.most_rounds):
-                start = number % len(self._entries) if self._entries else 0
+                if not any(entry.takes_turns for entry in self._entries):
+                    break
+                start = number % len(self._entries)
                 for entry in self._entries[start:] + self._entries[:start]:
-                    if not entry.done and number % entry.turn_every == 0:
+                    if entry.takes_turns and number % entry.turn_every == 0:
                         self._attempt(entry, f"round {number + 1}", self._turn)
                 self._retire(source)
             for entry in self._entries:
@@ -106,15 +115,19 @@ class Field:
             entry.turns.append([1000 * entry.warm_up["call_s"]])
             entry.warm_up["calls"] = 0
             entry.turn_every = -(-self._settings.rounds // VERY_SLOW_TURNS)
-            entry.core_round_trips_ns.append(core_round_trip_ns())
+            entry.core_round_trips_ns.append(self._core_round_trip_ns())
             return
         time.sleep(SETTLE_S)
-        before = core_round_trip_ns()
+        before = self._core_round_trip_ns()
         found = child.ask("turn", seconds=self._settings.turn_s)
-        entry.core_round_trips_ns.append(_longer(before, core_round_trip_ns()))
+        entry.core_round_trips_ns.append(_longer(before, self._core_round_trip_ns()))
         entry.turns.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
+
+    def _core_round_trip_ns(self) -> float | None:
+        """Of no matter where a GPU computes."""
+        return core_round_trip_ns() if self._settings.device == "cpu" else None
 
     def _retire(self, source: EnergySource) -> None:
         """Find who needs no more turns; their processes are closed, unless energy is still to be measured."""
@@ -172,7 +185,7 @@ class Field:
             "open",
             opening=entry.opening,
             runtime=entry.contender.runtime,
-            batch=self._batch,
+            batch=entry.batch,
             image=entry.image,
             limit=entry.limit_bytes if entry.contender.runtime != "tensorrt" else None,
         )

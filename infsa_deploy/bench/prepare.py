@@ -89,7 +89,7 @@ class Preparation:
             "threads": settings.threads,
             "device": settings.device,
         }
-        entry = Entry(contender, opening, [], 0, sha256=contender.sha256)
+        entry = Entry(contender, opening, self._plan.batch, [], 0, sha256=contender.sha256)
         try:
             self._prepare(entry)
         except PointEnded as ended:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb, lcm
 
 from infsa_deploy.measurements import Latency
@@ -32,13 +31,20 @@ def variation(values: Sequence[float]) -> float:
     return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
 
 
-def summarise(turns: Sequence[Sequence[float]], batch: int, warm_up_calls: int, stable: bool) -> Latency:
+def summarise(
+    turns: Sequence[Sequence[float]],
+    batch: int,
+    warm_up_calls: int,
+    stable: bool,
+    turn_every: int = 1,
+    core_round_trips_ns: Sequence[float | None] = (),
+) -> Latency:
     """Latency over `turns`, each the times in ms of its calls."""
     calls = [time for times in turns for time in times]
     median = statistics.median(calls)
     return Latency(
         calls=len(calls),
-        round_p50_ms=tuple(round_medians(turns)),
+        round_p50_ms=tuple(statistics.median(times) for times in turns),
         p50_ms=median,
         p90_ms=percentile(calls, 0.9),
         p99_ms=percentile(calls, 0.99),
@@ -46,44 +52,33 @@ def summarise(turns: Sequence[Sequence[float]], batch: int, warm_up_calls: int, 
         images_per_s=1000 * batch / median,
         warm_up_calls=warm_up_calls,
         stable=stable,
+        turn_every=turn_every,
+        core_round_trips_ns=tuple(core_round_trips_ns),
     )
 
 
-def round_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """Median of each round's times."""
-    return [statistics.median(times) for times in rounds]
-
-
-@dataclass(frozen=True)
-class Turns:
-    """The median time of each turn, one turn every so many rounds, from the first on, and how far apart cores were."""
-
-    medians_ms: Sequence[float]
-    core_round_trips_ns: Sequence[float | None] = ()
-    every: int = 1
-
-    def over_spans(self, every: int) -> list[float]:
-        """Median time of each span of `every` rounds, a multiple of its own."""
-        turns = every // self.every
-        return [statistics.median(self.medians_ms[at : at + turns]) for at in range(0, len(self.medians_ms), turns)]
-
-
-def ratios(reference: Turns, other: Turns) -> list[float]:
+def ratios(reference: Latency, other: Latency) -> list[float]:
     """The reference's time over the other's, of each span of rounds that has a turn of both.
 
     What slows the machine for a while slows both in that span, and leaves their ratio alone. Cores that are apart do
     not slow both alike: rounds in which they were do not count, where that leaves enough for an interval.
     """
-    every = lcm(reference.every, other.every)
-    pairs = zip(reference.over_spans(every), other.over_spans(every), strict=False)
+    every = lcm(reference.turn_every, other.turn_every)
+    pairs = zip(_over_spans(reference, every), _over_spans(other, every), strict=False)
     found = [base / time for base, time in pairs]
     together = [ratio for ratio, near in zip(found, _cores_together(reference, other), strict=False) if near]
     return together if median_interval(together) else found
 
 
-def _cores_together(reference: Turns, other: Turns) -> list[bool]:
+def _over_spans(latency: Latency, every: int) -> list[float]:
+    """Median time of each span of `every` rounds, a multiple of those from one turn to the next."""
+    medians, turns = latency.round_p50_ms, every // latency.turn_every
+    return [statistics.median(medians[at : at + turns]) for at in range(0, len(medians), turns)]
+
+
+def _cores_together(reference: Latency, other: Latency) -> list[bool]:
     """Of each round whether cores were as near in both turns as they ever were; nothing where turns are spread."""
-    if (reference.every, other.every) != (1, 1):
+    if (reference.turn_every, other.turn_every) != (1, 1):
         return []
     rounds = list(zip(reference.core_round_trips_ns, other.core_round_trips_ns, strict=False))
     least = min((trip for trips in rounds for trip in trips if trip is not None), default=0.0)

@@ -69,9 +69,9 @@ def run(monkeypatch):
         monkeypatch.setattr(field, "available_bytes", machine.available_bytes)
         monkeypatch.setattr(field, "SETTLE_S", 0.0)
         monkeypatch.setattr(field, "core_round_trip_ns", lambda: 100.0)
-        entries = [Entry(Contender(name, "", "eager"), {"name": name}, [], need) for name in names.split()]
+        entries = [Entry(Contender(name, "", "eager"), {"name": name}, 1, [], need) for name in names.split()]
         settings = Settings(threads=1, rounds=rounds, most_rounds=most or rounds)
-        Field(entries, settings, 1, lambda phase: None).run(NO_ENERGY)
+        Field(entries, settings, lambda phase: None).run(NO_ENERGY)
         return entries, [line.removeprefix("turn ") for line in machine.log if line.startswith("turn")]
 
     return measure

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from infsa_deploy.bench.statistics import (
-    Turns,
     median_interval,
     median_known,
     percentile,
@@ -17,6 +17,11 @@ from infsa_deploy.bench.statistics import (
     summarise,
     variation,
 )
+from infsa_deploy.measurements import Latency
+
+
+def latency(medians: Sequence[float], trips: Sequence[float | None] = (), every: int = 1) -> Latency:
+    return summarise([[time] for time in medians], 1, 1, True, every, trips)
 
 
 def test_percentiles_interpolate_and_need_enough_values():
@@ -38,43 +43,42 @@ def test_variation():
 
 
 def test_summary():
-    latency = summarise([[10.0, 30.0, 20.0], [40.0]], batch=8, warm_up_calls=3, stable=True)
-    assert latency.calls == 4
-    assert latency.round_p50_ms == (20.0, 40.0)
-    assert latency.p50_ms == 25.0
-    assert latency.p90_ms is None
-    assert latency.images_per_s == pytest.approx(8 / 0.025)
+    found = summarise([[10.0, 30.0, 20.0], [40.0]], batch=8, warm_up_calls=3, stable=True)
+    assert found.calls == 4
+    assert found.round_p50_ms == (20.0, 40.0)
+    assert found.p50_ms == 25.0
+    assert found.p90_ms is None
+    assert found.images_per_s == pytest.approx(8 / 0.025)
 
 
 def test_a_slow_round_leaves_the_ratio_alone():
     disturbed = (1.0, 3.0, 1.0, 1.0)  # something else took two thirds of the machine in the second round
-    base = summarise([[20.0 * times] for times in disturbed], 1, 1, True)
-    other = summarise([[5.0 * times] for times in disturbed], 1, 1, True)
-    assert ratios(Turns(base.round_p50_ms), Turns(other.round_p50_ms)) == [4.0] * 4
-    assert ratios(Turns(base.round_p50_ms), Turns(base.round_p50_ms)) == [1.0] * 4
+    base, other = (latency([time * times for times in disturbed]) for time in (20.0, 5.0))
+    assert ratios(base, other) == [4.0] * 4
+    assert ratios(base, base) == [1.0] * 4
     assert base.cv > 0.5
 
 
 def test_rounds_that_one_side_skipped_do_not_count():
-    assert ratios(Turns([20.0] * 3), Turns([5.0] * 5)) == [4.0] * 3
+    assert ratios(latency([20.0] * 3), latency([5.0] * 5)) == [4.0] * 3
 
 
 def test_rounds_with_cores_apart_do_not_count():
     times, apart = [20.0] * 6 + [30.0] * 5, [180.0, 200.0] * 3 + [320.0] * 5
-    reference, other = Turns(times, apart), Turns([10.0] * 11, [190.0] * 11)
+    reference, other = latency(times, apart), latency([10.0] * 11, [190.0] * 11)
     assert ratios(reference, other) == [2.0] * 6
     assert ratios(other, reference) == [0.5] * 6
-    assert ratios(Turns(times, [320.0] * 11), Turns([10.0] * 11, [330.0] * 11)) == [2.0] * 6 + [3.0] * 5
+    assert ratios(latency(times, [320.0] * 11), latency([10.0] * 11, [330.0] * 11)) == [2.0] * 6 + [3.0] * 5
 
 
 def test_all_rounds_count_where_too_few_have_their_cores_together():
     times, apart = [20.0] * 5 + [30.0] * 6, [180.0] * 5 + [320.0] * 6
-    assert len(ratios(Turns(times, apart), Turns(times, apart))) == 11
-    assert len(ratios(Turns(times, [None] * 11), Turns(times, [180.0] * 11))) == 11
+    assert len(ratios(latency(times, apart), latency(times, apart))) == 11
+    assert len(ratios(latency(times, [None] * 11), latency(times, [180.0] * 11))) == 11
 
 
 def test_a_turn_in_a_span_of_rounds_is_compared_with_all_of_that_span():
-    every_round, every_third = Turns([1.0, 9.0, 2.0, 4.0, 4.0, 4.0]), Turns([10.0, 40.0], every=3)
+    every_round, every_third = latency([1.0, 9.0, 2.0, 4.0, 4.0, 4.0]), latency([10.0, 40.0], every=3)
     assert ratios(every_round, every_third) == [0.2, 0.1]
     assert ratios(every_third, every_round) == [5.0, 10.0]
     assert ratios(every_third, every_third) == [1.0, 1.0]
