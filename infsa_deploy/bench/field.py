@@ -11,7 +11,7 @@ from typing import Any
 
 from infsa_deploy.bench.child import Child, PointEnded
 from infsa_deploy.bench.contenders import Contender
-from infsa_deploy.bench.core_distance import core_round_trip_ns
+from infsa_deploy.bench.core_distance import Cores, core_pair
 from infsa_deploy.bench.memory import available_bytes
 from infsa_deploy.bench.statistics import median_known, ratios, summarise
 from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Latency, Settings, Work
@@ -81,6 +81,7 @@ class Field:
     def __init__(self, entries: list[Entry], settings: Settings, progress: Callable[[str], None]) -> None:
         self._entries, self._settings, self._progress = entries, settings, progress
         self._spare_bytes = SPARE * (available_bytes() or 0)
+        self._cores = Cores(core_pair() if settings.device == "cpu" else None)  # of no matter where a GPU computes
 
     def run(self, source: EnergySource) -> None:
         """Measure every entry that has not ended; each then has its figures, or how it ended."""
@@ -115,19 +116,15 @@ class Field:
             entry.turns.append([1000 * entry.warm_up["call_s"]])
             entry.warm_up["calls"] = 0
             entry.turn_every = -(-self._settings.rounds // VERY_SLOW_TURNS)
-            entry.core_round_trips_ns.append(self._core_round_trip_ns())
+            entry.core_round_trips_ns.append(self._cores.round_trip_ns())
             return
         time.sleep(SETTLE_S)
-        before = self._core_round_trip_ns()
+        before = self._cores.gathered_round_trip_ns()
         found = child.ask("turn", seconds=self._settings.turn_s)
-        entry.core_round_trips_ns.append(_longer(before, self._core_round_trip_ns()))
+        entry.core_round_trips_ns.append(_longer(before, self._cores.round_trip_ns()))
         entry.turns.append(found["times_ms"])
         if found["peak_bytes"]:
             entry.peak_bytes = max(entry.peak_bytes or 0, found["peak_bytes"])
-
-    def _core_round_trip_ns(self) -> float | None:
-        """Of no matter where a GPU computes."""
-        return core_round_trip_ns() if self._settings.device == "cpu" else None
 
     def _retire(self, source: EnergySource) -> None:
         """Find who needs no more turns; their processes are closed, unless energy is still to be measured."""

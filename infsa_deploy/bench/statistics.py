@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from math import comb, lcm
 
+from infsa_deploy.bench.core_distance import together
 from infsa_deploy.measurements import Latency
 
 CONFIDENCE = 0.95
-APART = 1.4  # times the shortest trip between cores; seen were 180 to 220 ns with a shared cache, 290 to 380 without
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -66,8 +66,8 @@ def ratios(reference: Latency, other: Latency) -> list[float]:
     every = lcm(reference.turn_every, other.turn_every)
     pairs = zip(_over_spans(reference, every), _over_spans(other, every), strict=False)
     found = [base / time for base, time in pairs]
-    together = [ratio for ratio, near in zip(found, _cores_together(reference, other), strict=False) if near]
-    return together if median_interval(together) else found
+    counting = [ratio for ratio, near in zip(found, _cores_together(reference, other), strict=False) if near]
+    return counting if median_interval(counting) else found
 
 
 def _over_spans(latency: Latency, every: int) -> list[float]:
@@ -82,7 +82,7 @@ def _cores_together(reference: Latency, other: Latency) -> list[bool]:
         return []
     rounds = list(zip(reference.core_round_trips_ns, other.core_round_trips_ns, strict=False))
     least = min((trip for trips in rounds for trip in trips if trip is not None), default=0.0)
-    return [all(trip is not None and trip <= APART * least for trip in trips) for trips in rounds]
+    return [all(together(trip, least) for trip in trips) for trips in rounds]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -62,13 +62,18 @@ class Child:
         self._machine.log.append(f"close {self._name}")
 
 
+class NearCores:
+    def __init__(self, pair: tuple[int, int] | None) -> None:
+        self.round_trip_ns = self.gathered_round_trip_ns = lambda: 100.0
+
+
 @pytest.fixture
 def run(monkeypatch):
     def measure(machine: Machine, names: str, rounds: int = 3, need: int = 10, most: int | None = None):
         monkeypatch.setattr(field, "Child", machine.child)
         monkeypatch.setattr(field, "available_bytes", machine.available_bytes)
         monkeypatch.setattr(field, "SETTLE_S", 0.0)
-        monkeypatch.setattr(field, "core_round_trip_ns", lambda: 100.0)
+        monkeypatch.setattr(field, "Cores", NearCores)
         entries = [Entry(Contender(name, "", "eager"), {"name": name}, 1, [], need) for name in names.split()]
         settings = Settings(threads=1, rounds=rounds, most_rounds=most or rounds)
         Field(entries, settings, lambda phase: None).run(NO_ENERGY)
