@@ -88,7 +88,6 @@ def test_ctrl_c_counts_even_where_python_drops_the_exception():
     assert "Exception ignored" in done.stderr  # of the destructor: Python dropped it
 
 
-@pytest.mark.slow
 def test_each_image_is_one_row_though_workers_a_node_and_the_script_itself_are_stopped(tmp_path):
     """Ctrl-C comes half way; the lines of 130 parts more may wait in a pipe then, which must not be all the rest."""
     found = bulk_kill.disturbed(tmp_path, images=1200, part_images=2, kills=1)
