@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling
 
 COUNT, LEFT = "infsa_long_tests", pytest.StashKey[int]()
 # What takes longest starts first, so that no worker waits at the end for the other. Times of a run on two cores.
@@ -16,10 +15,6 @@ FIRST = ("plugins/test_library.py", "plugins/embed", "plugins", "engine", "scrip
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked long, and no other")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
 
 
 @pytest.hookimpl(trylast=True)  # after a plugin that shuffles
@@ -35,19 +30,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=lambda item: _rank(item.path, config.rootpath))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling:
-    return FilesAndGroups(config, log)
-
-
-class FilesAndGroups(LoadGroupScheduling):
-    """A group of tests stays on one worker, and so does a file that names no group."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        scope = super()._split_scope(nodeid)
-        return scope.split("::")[0] if scope == nodeid else scope
 
 
 @pytest.hookimpl(optionalhook=True)
