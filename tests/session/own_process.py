@@ -1,7 +1,7 @@
 """Tests in a process of their own, and the native libraries that pytest's own process must not load.
 
 What raises signals, or loads libraries that were never meant to share a process, may end the process it runs in. The
-tests of a file marked `own_process` run in one child, whose reports are taken over as they come.
+tests of a file that are marked `own_process` run in one child, whose reports are taken over when it has ended.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class _Parent:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not item.get_closest_marker("own_process"):
+        if not _marked(item):
             return None
         if item.path not in self.done:
-            together = [other for other in item.session.items if other.path == item.path]
+            together = [other for other in item.session.items if other.path == item.path and _marked(other)]
             self.done[item.path] = self._run([_name(other) for other in together])
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = self.done[item.path].get(_name(item), [])
@@ -100,6 +100,10 @@ class _Parent:
         return pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
 
 
+def _marked(item: pytest.Item) -> bool:
+    return item.get_closest_marker("own_process") is not None
+
+
 def _name(item: pytest.Item) -> str:
     """The node id without the group that xdist adds."""
     return item.nodeid.rsplit("@", 1)[0] if item.get_closest_marker("xdist_group") else item.nodeid
@@ -110,5 +114,5 @@ def _check(known: list[str], allowed: int) -> list[str]:
     loaded = [name for name in FOREIGN if getattr(sys.modules.get(name), "__file__", None)]
     if len(loaded) > allowed and loaded != known:
         known[:] = loaded
-        pytest.fail(f"{', '.join(loaded)} loaded beside pytest's other tests: mark the file own_process", pytrace=False)
+        pytest.fail(f"{', '.join(loaded)} loaded beside pytest's other tests: mark the test own_process", pytrace=False)
     return loaded
