@@ -20,7 +20,7 @@ from infsa_deploy.runtime.images import preprocess, read_image
 from tests.plugins.embed.conftest import RECORD, ROOT, command, configure_and_build, execute
 from tests.plugins.embed.pictures import twenty
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("embed")]
 
 
 def batch(paths: list[Path], spec: ImageSpec) -> np.ndarray:

@@ -15,7 +15,7 @@ from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.trt import _metadata
 from tests.plugins.embed.conftest import RECORD, execute, reports
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("embed")]
 
 
 def outcome(function, *arguments) -> tuple[int, str]:
