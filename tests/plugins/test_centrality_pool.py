@@ -8,7 +8,6 @@ import torch
 from tests.plugins import cases
 from tests.plugins import worker as w
 
-pytestmark = pytest.mark.xdist_group("plugin_library")
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 # The host code with every value of H, batch and type, N of one tile, of some and of a run for each multiprocessor, each

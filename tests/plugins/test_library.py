@@ -18,7 +18,6 @@ from tests.plugins import worker as w
 from tests.plugins.build import ROOT
 from tests.plugins.harness import FLOAT32, INT32
 
-pytestmark = pytest.mark.xdist_group("plugin_library")
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 SMALL = {
     "NeumannAttention": lambda dtype=FP16: cases.neumann(dtype, 1, 40, 2, 16, hops=3),

@@ -12,7 +12,6 @@ from tests.plugins import cases
 from tests.plugins import worker as w
 from tests.plugins.tolerance import assert_close
 
-pytestmark = pytest.mark.xdist_group("plugin_library")
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 # The host code with every value of H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type, and N of one

@@ -11,7 +11,6 @@ import static_report
 
 from tests.plugins.build import ROOT
 
-pytestmark = pytest.mark.xdist_group("plugin_library")
 COMMITTED = ROOT / "benchmarks" / "kernel_report.json"  # what aot.py reported for SM 80 and 90
 
 

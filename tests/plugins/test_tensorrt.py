@@ -21,7 +21,6 @@ from infsa_deploy.ops.contract import DOMAIN, VERSION
 from tests.plugins import cases, rtx
 from tests.plugins.worker import Case
 
-pytestmark = pytest.mark.xdist_group("plugin_library")
 TYPES = {
     torch.float32: (TensorProto.FLOAT, "FLOAT"),
     torch.float16: (TensorProto.FLOAT16, "HALF"),
