@@ -14,10 +14,9 @@ power iteration towards the dominant eigenvector of the affinity. Source: arXiv:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import no_type_check
+from typing import TYPE_CHECKING, no_type_check
 
 import onnxscript
-import torch
 from onnxscript import FLOAT
 from onnxscript import opset20 as op
 
@@ -29,8 +28,10 @@ from infsa_deploy.ops.contract import (
     Op,
     TensorSpec,
     accumulation_dtype,
-    register,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 CONTRACT = Contract(
     name="CentralityPool",
@@ -51,6 +52,8 @@ CONTRACT = Contract(
 def _eager(
     x: torch.Tensor, u: torch.Tensor, c: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    import torch
+
     CONTRACT.check_attributes({"eps": eps})
     wide = accumulation_dtype(x)
     tokens = x.to(wide)
@@ -94,4 +97,4 @@ def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -
     return 3 * 4 * axes["B"] * axes["N"] * axes["H"]
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), CentralityPool, _flops, _workspace_bytes)
+OP = Op(CONTRACT, _eager, _fake, CentralityPool, _flops, _workspace_bytes)

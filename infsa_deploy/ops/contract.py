@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from infsa_deploy.errors import UsageError
@@ -120,26 +121,29 @@ class Op:
 
     Attributes:
         contract: the interface all implementations share.
-        torch_op: the registered PyTorch custom op (eager and fake).
+        eager: the PyTorch implementation.
+        fake: its output shapes, for tracing.
         body: the ONNX function body, attributes by reference.
         flops: floating-point operations of one call, from the bound axes and the attributes.
         workspace_bytes: what the function body holds at once beside the op's inputs and outputs, all of it float32.
     """
 
     contract: Contract
-    torch_op: Callable[..., Any]
+    eager: Callable[..., Any]
+    fake: Callable[..., Any]
     body: onnxscript.OnnxFunction[Any, Any]
     flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
     workspace_bytes: Callable[[Mapping[str, int], Mapping[str, float]], int]
 
+    @cached_property
+    def torch_op(self) -> Any:
+        """The PyTorch custom op; the first use registers it, and is what needs PyTorch."""
+        import torch
 
-def register(contract: Contract, eager: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """Register `eager` as the PyTorch custom op of `contract`, `fake` as its shape function."""
-    import torch
-
-    op = torch.library.custom_op(contract.torch_name, eager, mutates_args=(), schema=contract.torch_schema)
-    op.register_fake(fake)
-    return op
+        contract = self.contract
+        op = torch.library.custom_op(contract.torch_name, self.eager, mutates_args=(), schema=contract.torch_schema)
+        op.register_fake(self.fake)
+        return op
 
 
 def accumulation_dtype(tensor: torch.Tensor) -> torch.dtype:

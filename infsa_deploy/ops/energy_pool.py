@@ -13,10 +13,9 @@ projection of the tokens is needed. Source: arXiv:2603.00175, equation of the so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import no_type_check
+from typing import TYPE_CHECKING, no_type_check
 
 import onnxscript
-import torch
 from onnxscript import FLOAT
 from onnxscript import opset20 as op
 
@@ -28,8 +27,10 @@ from infsa_deploy.ops.contract import (
     Op,
     TensorSpec,
     accumulation_dtype,
-    register,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 CONTRACT = Contract(
     name="EnergyPool",
@@ -40,6 +41,8 @@ CONTRACT = Contract(
 
 
 def _eager(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
     CONTRACT.check_attributes({"heads": heads, "eps": eps})
     B, N, width = q.shape
     D = width // heads
@@ -82,4 +85,4 @@ def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -
     return 2 * 4 * axes["B"] * axes["N"] * axes["H"]
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), EnergyPool, _flops, _workspace_bytes)
+OP = Op(CONTRACT, _eager, _fake, EnergyPool, _flops, _workspace_bytes)

@@ -18,10 +18,9 @@ Source: arXiv:2603.00175.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import no_type_check
+from typing import TYPE_CHECKING, no_type_check
 
 import onnxscript
-import torch
 from onnxscript import FLOAT, graph
 from onnxscript import opset20 as op
 
@@ -34,8 +33,10 @@ from infsa_deploy.ops.contract import (
     Op,
     TensorSpec,
     accumulation_dtype,
-    register,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 CONTRACT = Contract(
     name="NeumannAttention",
@@ -56,6 +57,8 @@ TILE_ROWS = 256  # of a tile at least: below, packing the keys for the product c
 
 
 def _eager(qkv: torch.Tensor, heads: int, rho: float, hops: int, eps: float, rows: int = 0) -> torch.Tensor:
+    import torch
+
     CONTRACT.check_attributes({"heads": heads, "rho": rho, "hops": hops, "eps": eps, "rows": rows})
     B, N, packed = qkv.shape
     if rows > N:
@@ -182,4 +185,4 @@ def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -
     return 4 * (whole + 6 * B * H * N * D)
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), NeumannAttention, _flops, _workspace_bytes)
+OP = Op(CONTRACT, _eager, _fake, NeumannAttention, _flops, _workspace_bytes)

@@ -132,8 +132,8 @@ def test_all_scores_negative_gives_zeros():
 
 
 def test_torch_registration():
-    torch.library.opcheck(torch.ops.infsa.neumann_attention, (packed(2, 7, 2, 8), 2, RHO, 2, EPS))
-    torch.library.opcheck(torch.ops.infsa.neumann_attention, (packed(2, 7, 2, 8), 2, RHO, 2, EPS, 3))
+    torch.library.opcheck(OP.torch_op, (packed(2, 7, 2, 8), 2, RHO, 2, EPS))
+    torch.library.opcheck(OP.torch_op, (packed(2, 7, 2, 8), 2, RHO, 2, EPS, 3))
 
 
 @pytest.mark.parametrize("wrong", [{"hops": 0}, {"rho": 0.0}, {"rho": 1.5}, {"heads": 0}, {"eps": -1.0}, {"rows": -1}])
