@@ -69,6 +69,10 @@ def read_feeds(
     named, pictures = split_by_name(files, inputs)
     if pictures and image is None:
         raise UsageError(f"{pictures[0]} cannot be fed to this model.", f"it takes {spell(inputs)}.", _how(inputs))
+    fed = {name for name, _ in named} | ({image.name} if pictures and image else set())
+    if missing := [info for info in inputs if info.name not in fed]:
+        what = f"nothing was given for {spell(missing)}."
+        raise UsageError(what, f"the model has {len(inputs)} inputs: {spell(inputs)}.", _how(missing))
     feeds: Arrays = {}
     for name, file in named:
         if name in feeds or name not in known:
@@ -82,10 +86,6 @@ def read_feeds(
         feeds[image.name] = _batch(pictures, preprocess)
     elif pictures:
         raise UsageError(f"{pictures[0]} is for no input.", "the image is fed by another file.", _how(inputs))
-    missing = [info for info in inputs if info.name not in feeds]
-    if missing:
-        what = f"nothing was given for {spell(missing)}."
-        raise UsageError(what, f"the model has {len(inputs)} inputs: {spell(inputs)}.", _how(missing))
     return feeds
 
 

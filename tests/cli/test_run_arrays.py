@@ -45,7 +45,7 @@ def test_run_is_fed_by_name(run, two, files, arguments):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("0.png", 2, "nothing was given for mask bool [batch, 3]"),
+        ("nowhere.png", 2, "nothing was given for mask bool [batch, 3]"),
         ("0.png mask.npy", 2, "their axis 'batch' is 1 in one and 2 in the other"),
         ("0.png 1.png mask=twos.npy", 2, "it is int64, and the input 'mask' is bool"),
         ("both.npz 0.png", 2, "0.png is for no input"),
