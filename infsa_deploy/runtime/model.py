@@ -20,7 +20,7 @@ from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.feeds import image_input, spell
 from infsa_deploy.runtime.images import Picture, Pixels
 from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
-from infsa_deploy.runtime.outputs import has_logits
+from infsa_deploy.runtime.outputs import check_classifies, classifies
 from infsa_deploy.runtime.pool import SessionPool
 from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_in_pieces
 
@@ -75,8 +75,7 @@ class Model:
         self._image = image_input(session.inputs, self.metadata.image)
         batch = self._image.shape[0] if self._image else None
         self._fixed = batch if isinstance(batch, int) else None
-        logits = has_logits(session.outputs, self.metadata.classes)
-        self.classifies: bool = logits and self._image is not None and len(session.inputs) == 1
+        self.classifies: bool = classifies(session)
         self._pool = SessionPool(session, contexts)
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
@@ -133,12 +132,8 @@ class Model:
                 has other inputs than an image, or no output `logits` [batch, classes].
         """
         if not self.classifies:
-            feeds = ", ".join(f"{info.name!r}: ..." for info in self.inputs)
-            raise UsageError(
-                "this model does not classify pictures.",
-                f"it takes {spell(self.inputs)} and returns {spell(self.outputs)}.",
-                f"call it with arrays: model({{{feeds}}})",
-            )
+            with self._pool.lent() as session:
+                check_classifies("this model", session)
         if isinstance(images, str | bytes | os.PathLike | Image) or (
             isinstance(images, np.ndarray) and images.ndim < 4
         ):

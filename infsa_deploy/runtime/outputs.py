@@ -13,7 +13,8 @@ import numpy.typing as npt
 from infsa_deploy.errors import UsageError
 from infsa_deploy.files import check_target, written_whole
 from infsa_deploy.records import OutputSummary
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.runtime.feeds import image_input, spell
+from infsa_deploy.runtime.protocol import ModelSession, TensorInfo
 
 LOGITS = "logits"
 
@@ -24,6 +25,22 @@ def has_logits(outputs: Sequence[TensorInfo], classes: Sequence[str]) -> bool:
         info.name == LOGITS and len(info.shape) == 2 and info.shape[1] in (len(classes), "classes") and bool(classes)
         for info in outputs
     )
+
+
+def classifies(session: ModelSession) -> bool:
+    """Whether a picture is all that the model takes, and logits are among what it returns."""
+    image = image_input(session.inputs, session.metadata.image)
+    return image is not None and len(session.inputs) == 1 and has_logits(session.outputs, session.metadata.classes)
+
+
+def check_classifies(name: str, session: ModelSession) -> None:
+    """Raise UsageError unless the model, whose name the error gives, classifies pictures."""
+    if not classifies(session):
+        raise UsageError(
+            f"{name} does not classify pictures.",
+            f"it takes {spell(session.inputs)} and returns {spell(session.outputs)}.",
+            "call it with arrays: infsa_deploy.load(path)({name: array, ...}), infsa-deploy run.",
+        )
 
 
 def summarise(arrays: Mapping[str, npt.NDArray[Any]]) -> list[OutputSummary]:

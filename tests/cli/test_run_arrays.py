@@ -98,3 +98,18 @@ def test_inspect_lists_all_inputs(run, two):
     found = json.loads(out)
     assert found["inputs"] == {"image": "FLOAT [batch, 3, 8, 8]", "mask": "BOOL [batch, 3]"}
     assert found["outputs"] == {"boxes": "FLOAT [batch, 3]", "count": "INT64 []"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("evaluate", "two.onnx", "--data", "digits"), "two.onnx does not classify pictures"),
+        (("evaluate", "maps.onnx", "--data", "digits"), "maps.onnx does not classify pictures"),
+        (("package", "two.onnx", "-o", "repository"), "images alone cannot feed this model"),
+    ],
+)
+def test_commands_for_pictures_refuse_other_models(run, two, arguments, message, tmp_path):
+    write(MAPS, tmp_path / "maps.onnx")
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert message in err
