@@ -29,13 +29,15 @@ def test_one_of_several_sets_and_its_rebuilding(run, tiny, tmp_path):
     code, out, err = run("export", "--weights", "best.ckpt", *TOLD)
     assert (code, out) == (2, "")
     assert "model (42 tensors), model_ema (42 tensors)" in err
-    code, out, err = run("export", "--weights", "best.ckpt", *TOLD, "--key", "model_ema", "--json", "-o", "m.onnx")
+    code, out, err = run("export", "--weights", "best.ckpt", *TOLD, "--key", "model_ema", "--json")
     assert code == 0, err
+    exported = from_json(ExportReport, out).path
+    assert exported == "artifacts/best_model_ema.onnx"
     assert "42 in float16: taken to float32" in err
     assert from_json(ExportReport, out).metadata.source.key == "model_ema"
-    assert run("validate", "m.onnx", "--images", "2", "--random", "1")[0] == 0
+    assert run("validate", exported, "--images", "2", "--random", "1")[0] == 0
     (tmp_path / "best.ckpt").rename(tmp_path / "moved.ckpt")
-    assert run("validate", "m.onnx", "--images", "2", "--random", "1", "--weights", "moved.ckpt")[0] == 0
+    assert run("validate", exported, "--images", "2", "--random", "1", "--weights", "moved.ckpt")[0] == 0
 
 
 @pytest.mark.parametrize(
