@@ -38,7 +38,7 @@ def test_arrays_go_in_and_arrays_come_out(two):
 
 
 def test_one_tensor_named_logits_need_not_be_logits(tmp_path):
-    model = infsa_deploy.load(write(MAPS, tmp_path / "maps.onnx"), threads=1)
+    model = infsa_deploy.load(write(MAPS, tmp_path / "maps.onnx", classes=("a", "b", "c")), threads=1)
     image = feeds(3)["image"]
     assert model.run(image)["logits"].shape == (3, 3, 8, 8)
     assert not model.classifies
