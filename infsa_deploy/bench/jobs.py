@@ -24,7 +24,7 @@ from infsa_deploy.runtime.artefact import is_engine
 from infsa_deploy.runtime.protocol import Arrays
 
 if TYPE_CHECKING:
-    from infsa_deploy.validate import ReferenceOutputs  # needs PyTorch
+    from infsa_deploy.validation.reference import ReferenceOutputs  # needs PyTorch
 
 MOST_CALLS = 1000
 REFILLING_S = 0.25  # what a cache holds, tens of MB, is read in a hundredth of that
@@ -109,15 +109,17 @@ class Jobs:
         Half of the images are noise, except where one picture is all there is time for. What the reference gives is
         kept for other files of its model.
         """
-        from infsa_deploy.validate import ReferenceOutputs, validate_model
-        from infsa_deploy.validation_inputs import Plan
+        from infsa_deploy.validation.against_reference import validate_model
+        from infsa_deploy.validation.inputs import Plan
+        from infsa_deploy.validation.reference import ReferenceOutputs
 
         self._known = known = self._known or ReferenceOutputs()
         images = images_for(height, width)
-        plan = Plan(-(-images // 2), images // 2, batch=1, again=MOST_IMAGES)
+        plan = Plan(-(-images // 2), images // 2, batch=1)
         report = validate_model(Path(path), plan, threads=threads, known=known)
         worst = max(report.comparisons, key=lambda comparison: comparison.share_of_bound)
-        detail = f"largest error {worst.max_abs:.3g} on {worst.inputs} images, bound {worst.bound:.3g}"
+        detail = f"root mean square error {worst.rms:.3g} on {worst.inputs} images, bound {worst.rms_bound:.3g}"
+        detail = report.rewrite or detail
         return asdict(Validation(sha256, report.passed, detail))
 
     def measure_energy(self, source: Decoded, device: str) -> Decoded:

@@ -22,7 +22,7 @@ from infsa_deploy.bench.settings import settings_for
 from infsa_deploy.errors import UsageError
 from infsa_deploy.measurements import OK, REFUSED
 from infsa_deploy.results_file import Results
-from tests.test_validate import damage
+from tests.validation.test_against_reference import damage
 
 NOTHING = Results((), (), (), ())
 SETTINGS = settings_for(1, "cpu", quick=True, energy=False)

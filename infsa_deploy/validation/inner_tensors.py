@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 
@@ -20,8 +20,9 @@ from infsa_deploy.engine_records import EngineRecord
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.files import sha256
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.artefact import is_engine
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.runtime.protocol import Arrays, TensorInfo
 from infsa_deploy.runtime.trt import TrtSession
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
@@ -29,58 +30,36 @@ IMAGES = 4  # all tensors of all layers are held at once
 PIXELS = IMAGES * 224 * 224
 
 
-def inner_tensors(path: Path, images: npt.NDArray[np.float32]) -> Arrays:
-    """Run the artefact at `path` once on `images` [B, C, H, W] and return its tensors, outputs included.
+@dataclass(frozen=True)
+class Inside:
+    """An artefact and what it was made from, each read once.
 
-    An ONNX file runs in ONNX Runtime on the CPU. An engine cannot be looked into: one like it is built from the ONNX
-    file its sidecar names, with every tensor marked as an output, and run. Marked tensors are not fused away, so a
-    fault of a fused kernel may not show in it.
-
-    Raises:
-        HostError: an engine, and there is no GPU, or not the plugin library it was built with.
-        ModelError: a file cannot be loaded, or the ONNX file of an engine is not beside it.
+    Attributes:
+        path: the artefact.
+        source: the ONNX file: the artefact itself, or what an engine was built from.
+        model: what `source` holds.
+        record: an engine's sidecar.
     """
-    if is_engine(path):
-        return _engine_tensors(path, images)
-    model, _ = load_model(path)
-    _mark_all(model)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
-    (image,) = session.get_inputs()
-    names = [output.name for output in session.get_outputs()]
-    dtype = np.float16 if image.type == "tensor(float16)" else np.float32
-    return dict(zip(names, session.run(names, {image.name: images.astype(dtype)}), strict=True))
+
+    path: Path
+    source: Path
+    model: ir.Model
+    metadata: ModelMetadata
+    record: EngineRecord | None = None
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs as a session names them."""
+        return tuple(_info(value) for value in self.model.graph.inputs)
 
 
-def images_at_once(paths: Sequence[Path]) -> int:
-    """How many images to run the artefacts on: what their batch axis allows, and few, fewer of large images.
+def look_into(path: Path) -> Inside:
+    """Read the artefact at `path`, and the ONNX file that an engine was made from, which is beside it.
 
-    Raises: UsageError where they have different fixed batches; ModelError as source_model.
-    """
-    fixed, least, most = set(), 1, IMAGES
-    for path in paths:
-        model, metadata = load_model(source_model(path))
-        shape = model.graph.inputs[0].shape
-        if shape is not None and isinstance(shape[0], int):
-            fixed.add(shape[0])
-        most = min(most, PIXELS // (metadata.image.height * metadata.image.width))
-        if is_engine(path):
-            profile = next(iter(sidecar.read_sidecar(path).inputs.values()))
-            least, most = max(least, (profile.minimum or (1,))[0]), min(most, (profile.maximum or (most,))[0])
-    if len(fixed) > 1:
-        sizes = " and ".join(map(str, sorted(fixed)))
-        raise UsageError(f"the models take batches of {sizes}.", "", "compare exports of one batch size.")
-    return fixed.pop() if fixed else max(least, most)
-
-
-def source_model(path: Path) -> Path:
-    """The ONNX file that an artefact was made from: an engine's, found beside it; an ONNX file is its own.
-
-    Raises: ModelError where it is missing or another.
+    Raises: ModelError where a file cannot be read, or the ONNX file is missing or another.
     """
     if not is_engine(path):
-        return path
+        return Inside(path, path, *load_model(path))
     record = sidecar.read_sidecar(path)
     source = path.with_name(record.onnx)
     if not source.is_file() or sha256(source) != record.onnx_sha256:
@@ -89,23 +68,65 @@ def source_model(path: Path) -> Path:
             f"its model, {record.onnx} with SHA-256 {record.onnx_sha256[:12]}, is not beside it.",
             "copy the ONNX file there.",
         )
-    return source
+    return Inside(path, source, *load_model(source), record)
 
 
-def _engine_tensors(path: Path, images: npt.NDArray[np.float32]) -> Arrays:
-    require_gpu(f"looking into {path}")
-    record, source = sidecar.read_sidecar(path), source_model(path)
-    model, metadata = load_model(source)
-    _mark_all(model)
+def inner_tensors(inside: Inside, feeds: Arrays) -> Arrays:
+    """Run the artefact once on `feeds` and return its tensors, outputs included; all become outputs of `inside.model`.
+
+    An ONNX file runs in ONNX Runtime on the CPU. An engine cannot be looked into: one like it is built from the ONNX
+    file its sidecar names, with every tensor marked as an output, and run. Marked tensors are not fused away, so a
+    fault of a fused kernel may not show in it.
+
+    Raises:
+        HostError: an engine, and there is no GPU, or not the plugin library it was built with.
+        ModelError: the model cannot be loaded.
+    """
+    if inside.record:
+        require_gpu(f"looking into {inside.path}")
+    _mark_all(inside.model)
+    typed = {info.name: feeds[info.name].astype(info.dtype, copy=False) for info in inside.inputs}
+    if inside.record:
+        return _engine_tensors(inside, inside.record, typed)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(ir.to_proto(inside.model).SerializeToString(), options)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, typed), strict=True))
+
+
+def images_at_once(artefacts: Sequence[Inside]) -> int:
+    """How many images to run the artefacts on: what their batch axis allows, and few, fewer of large images.
+
+    Raises: UsageError where they have different fixed batches.
+    """
+    fixed, least, most = set(), 1, IMAGES
+    for inside in artefacts:
+        size = inside.inputs[0].shape[0]
+        if isinstance(size, int):
+            fixed.add(size)
+        most = min(most, PIXELS // (inside.metadata.image.height * inside.metadata.image.width))
+        if inside.record:
+            profile = next(iter(inside.record.inputs.values()))
+            least, most = max(least, (profile.minimum or (1,))[0]), min(most, (profile.maximum or (most,))[0])
+    if len(fixed) > 1:
+        sizes = " and ".join(map(str, sorted(fixed)))
+        raise UsageError(f"the models take batches of {sizes}.", "", "compare exports of one batch size.")
+    return fixed.pop() if fixed else max(least, most)
+
+
+def _info(value: ir.Value) -> TensorInfo:
+    shape = tuple(axis if isinstance(axis, int) else str(axis.value) for axis in value.shape or ())
+    return TensorInfo(str(value.name), shape, value.dtype.numpy().name if value.dtype else "float32")
+
+
+def _engine_tensors(inside: Inside, record: EngineRecord, feeds: Arrays) -> Arrays:
     with tempfile.TemporaryDirectory(prefix="infsa-deploy-") as folder:
-        marked, engine = Path(folder) / source.name, Path(folder) / "marked.engine"
-        save_model(model, metadata, marked)
+        marked, engine = Path(folder) / inside.source.name, Path(folder) / "marked.engine"
+        save_model(inside.model, inside.metadata, marked)
         build(marked, engine, _same_config(record), Listener())
-        session = TrtSession(engine)
-        (info,) = session.inputs
-        tensors = session({info.name: images.astype(info.dtype)})
-        session.close()
-    return tensors
+        with closing(TrtSession(engine)) as session:
+            return session(feeds)
 
 
 def _same_config(record: EngineRecord) -> EngineConfig:
