@@ -29,7 +29,7 @@ class ModelSource:
 
     Attributes:
         model: name of a zoo model, or None.
-        weights: path of a checkpoint, or None; beside `model` it replaces the zoo's weights.
+        weights: path of a checkpoint, a file or a folder, or None; beside `model` it replaces the zoo's weights.
         module: `package.module:factory` of a foreign `nn.Module`, or None.
         variant: stated attention variant, where the checkpoint does not say.
         heads: stated number of heads, where the checkpoint does not say.
@@ -37,6 +37,7 @@ class ModelSource:
         image_size: (height, width) in pixels, or None for the model's own.
         hops: Neumann hops of pure attention, or None for the model's own.
         power_iterations: power iterations of linear attention, or None for the model's own.
+        key: which weights of a checkpoint that holds several sets, such as `model_ema`.
     """
 
     model: str | None = None
@@ -48,6 +49,7 @@ class ModelSource:
     hops: Hops | None = None
     power_iterations: int | None = None
     grid: tuple[int, int] | None = None
+    key: str | None = None
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.images import Pixels, at_own_size, preprocess, read_image
 from infsa_deploy.runtime.memory import check_fits
+from infsa_deploy.runtime.outputs import check_classifies
 from infsa_deploy.runtime.protocol import call_padded
 from infsa_deploy.version import __version__
 
@@ -49,7 +50,7 @@ class PartWorker:
     """Predicts parts of the job in `folder`, on as many CPU threads as given.
 
     Raises:
-        UsageError: the job's description is damaged.
+        UsageError: the job's description is damaged, or its model does not classify pictures.
         ModelError: the model on this machine is not the job's.
         HostError: the model cannot be run here, or this infsa-deploy is another version.
     """
@@ -67,6 +68,7 @@ class PartWorker:
                 "put model, images and output on storage that all machines share.",
             )
         self.session = open_artefact(model, self.job.provider, threads)
+        check_classifies(str(model), self.session)
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
 
     def __call__(self, part: Part) -> PartResult:
