@@ -51,6 +51,17 @@ class ModelSource:
     grid: tuple[int, int] | None = None
     key: str | None = None
 
+    @property
+    def name(self) -> str:
+        """A short name of the model that this builds."""
+        if self.model or not (self.weights or self.module):
+            parts = [self.model or f"digits_{self.variant or 'linear'}"]  # what export takes where nothing is named
+        else:
+            parts = [Path(self.weights).stem if self.weights else str(self.module).rpartition(":")[2]]
+        parts += [f"hops{self.hops}"] if self.hops not in (None, 1) else []
+        parts += [f"power{self.power_iterations}"] if self.power_iterations not in (None, 1) else []
+        return "_".join(parts)
+
 
 @dataclass(frozen=True)
 class ExportConfig:

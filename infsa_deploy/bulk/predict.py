@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infsa_deploy.bulk.job import PARTS, Part, model_sha256, read_job
+from infsa_deploy.bulk.job import PARTS, Part, read_job
 from infsa_deploy.errors import DeployError, HostError, ModelError
-from infsa_deploy.files import written_whole
+from infsa_deploy.files import artefact_sha256, written_whole
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.images import Pixels, at_own_size, preprocess, read_image
@@ -61,7 +61,7 @@ class PartWorker:
             why = f"the job began with {self.job.version}, {socket.gethostname()} has {__version__}."
             raise HostError("this machine has another infsa-deploy than the job.", why, "install the same on all.")
         model = Path(self.job.model)
-        if not model.is_file() or model_sha256(model) != self.job.model_sha256:
+        if not model.is_file() or artefact_sha256(model) != self.job.model_sha256:
             raise ModelError(
                 f"{model} on {socket.gethostname()} is not the model of {folder}.",
                 "every worker reads the same paths: the file is missing here, or another version.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.files import artefact_sha256
 from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
@@ -86,7 +86,7 @@ def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = N
         runtime=session.runtime,
         dtype=metadata.dtype,
         variant=metadata.variant,
-        identity=hashlib.sha256(path.read_bytes()).hexdigest(),
+        identity=artefact_sha256(path),
         image=metadata.image,
         classes=metadata.classes,
         has_maps=any(info.name == "attention" for info in session.outputs),

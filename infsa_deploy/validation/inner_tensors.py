@@ -19,7 +19,7 @@ from infsa_deploy.engine.driver import require_gpu
 from infsa_deploy.engine_records import EngineRecord
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.files import sha256
+from infsa_deploy.files import artefact_sha256
 from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.artefact import is_engine
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo
@@ -62,7 +62,7 @@ def look_into(path: Path) -> Inside:
         return Inside(path, path, *load_model(path))
     record = sidecar.read_sidecar(path)
     source = path.with_name(record.onnx)
-    if not source.is_file() or sha256(source) != record.onnx_sha256:
+    if not source.is_file() or artefact_sha256(source) != record.onnx_sha256:
         raise ModelError(
             f"{path} cannot be built again to look into it.",
             f"its model, {record.onnx} with SHA-256 {record.onnx_sha256[:12]}, is not beside it.",
