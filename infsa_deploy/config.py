@@ -123,6 +123,23 @@ class ServingConfig:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """Which engines may run code on this machine's processor.
+
+    Plans that hold a plugin library, plans of several versions, and a library that lies beside its plan do so. The
+    hashes in a sidecar are as little signed as the files that they describe, and do not tell who wrote them.
+
+    Attributes:
+        sha256: hashes, from a trusted source, of the plan and of a library beside it; where any is given, no other
+            file is loaded.
+        host_code: whoever can write the engine's folder may run code in this process.
+    """
+
+    sha256: tuple[str, ...] = ()
+    host_code: bool = False
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What engine is wanted from an ONNX file.
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from infsa_deploy.build import build
-from infsa_deploy.config import EngineConfig, Precision
+from infsa_deploy.config import EngineConfig, Precision, Trust
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.build import Listener
 from infsa_deploy.engine.driver import require_gpu
@@ -101,7 +101,7 @@ def _engine_tensors(path: Path, images: npt.NDArray[np.float32]) -> Arrays:
         marked, engine = Path(folder) / source.name, Path(folder) / "marked.engine"
         save_model(model, metadata, marked)
         build(marked, engine, _same_config(record), Listener())
-        session = TrtSession(engine)
+        session = TrtSession(engine, trust=Trust(host_code=True))  # built above, in a folder of ours
         (info,) = session.inputs
         tensors = session({info.name: images.astype(info.dtype)})
         session.close()

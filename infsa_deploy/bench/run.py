@@ -70,7 +70,7 @@ def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Re
     """
     for device in request.predict:
         datasheet(device)
-    check_target(request.output)
+    check_target(request.output, request.files)
     machine = this_machine()
     with _work_folder(request.output) as folder:
         known = _known(request)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option
+from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option, threads_option
 
 
 @click.command()
@@ -25,7 +25,7 @@ from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option
 @click.option("--quick", is_flag=True, help="Two short rounds: a rough idea, in a minute.")
 @click.option("--no-energy", is_flag=True, help="Leave energy out.")
 @click.option("-o", "--output", type=FILE, default=Path("bench.jsonl"), show_default=True, help="Results, continued.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: the cores that others leave free).")
+@threads_option("CPU threads (default: the cores that others leave free; at most: all cores).")
 @json_option
 def command(
     sizes: tuple[tuple[int, int], ...],

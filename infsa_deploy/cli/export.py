@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 
 from infsa_deploy.cli.export_options import form_options, source_options
-from infsa_deploy.cli.parameters import FILE, json_option
+from infsa_deploy.cli.parameters import FILE, FINITE, json_option
 from infsa_deploy.config import ExportConfig, ModelSource
 
 
 @click.command()
 @source_options
 @click.option("--classes", type=FILE, help="Text file with one class name a line.")
-@click.option("--mean", type=float, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
-@click.option("--std", type=float, multiple=True, help="Channel standard deviation, likewise.")
+@click.option("--mean", type=FINITE, multiple=True, help="Channel mean of pixels in [0, 1]; once, or once a channel.")
+@click.option("--std", type=FINITE, multiple=True, help="Channel standard deviation, likewise.")
 @form_options
 @click.option("--int8", is_flag=True, help="Int8 products: dynamic, or static Q/DQ when --calibration is given.")
 @click.option("--calibration", help="Folder of images, or zoo: ranges for static int8 (engines).")
@@ -37,6 +37,13 @@ def command(
 
     Alone, `infsa-deploy export --variant linear` exports the trained digits model of that variant.
     """  # fmt: skip
+    from infsa_deploy.files import check_target
+
+    if output:
+        given = Path(source.weights) if source.weights else None
+        check_target(output, [given, classes], beside=[".data"], suffix=".onnx")
+    if calibration and not int8:
+        raise click.UsageError("--calibration is for --int8, which is not asked for.")
     from rich.console import Console
 
     from infsa_deploy.cli.tables import narrowing_notes
@@ -48,8 +55,6 @@ def command(
 
     if not (source.weights or source.model or source.module):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
-    if calibration and not int8:
-        raise click.UsageError("--calibration is for --int8, which is not asked for.")
     config = replace(form, int8="static" if calibration else "dynamic") if int8 else form
     with Console(stderr=True).status("building the model") as status:
         reference = relabelled(load_reference(source), classes, mean, std)

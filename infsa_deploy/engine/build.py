@@ -19,11 +19,11 @@ from infsa_deploy.engine.flavor import OPTIONAL, check_options, choose, choose_t
 from infsa_deploy.engine.onnx_file import OnnxFile, check_for_engines, read_onnx
 from infsa_deploy.engine.proof import plan_names_plugins
 from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
-from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.engine.sidecar import runs_host_code, sidecar_path, sidecar_text
 from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
 from infsa_deploy.files import check_target, sha256, written_whole
-from infsa_deploy.records import ModelMetadata, to_json
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.sizes import format_bytes
 from infsa_deploy.version import __version__
 
@@ -105,7 +105,9 @@ def build_engine(
         assert build.facts is not None
         embedded = _check_plan(scratch, build, config)
         record = _record(build, outcome, scratch, embedded, time.monotonic() - started)
-        sidecar_path(scratch).write_text(to_json(record), encoding="utf-8")
+        sidecar_path(scratch).write_text(sidecar_text(record), encoding="utf-8")
+    if runs_host_code(record):
+        build.listener.note(f"it holds code that runs on the processor; to load it give --trust {record.engine_sha256}")
     if config.timing_cache and outcome.timing_cache is not None:
         with written_whole(config.timing_cache) as scratch:
             scratch.write_bytes(outcome.timing_cache)

@@ -66,7 +66,7 @@ def export_quantized(
 
     Raises: as export_reference; ModelError when `exported` cannot be read.
     """
-    check_target(path)
+    check_target(path, [exported], beside=[".data"])
     return _write_quantized(*load_model(exported), reference, path, kind, calibration)
 
 
@@ -118,7 +118,8 @@ def _export(
     calibration: Batches,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
-    check_target(path)
+    weights = reference.source.weights
+    check_target(path, [Path(weights)] if weights else [], beside=[".data"])
     _check_traceable(reference, config)
     progress("tracing")
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)

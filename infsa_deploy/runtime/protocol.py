@@ -71,10 +71,30 @@ class ModelSession(Session, Protocol):
 
 def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
     """Run [B, ...] images on a model of one input, in as many calls as its fixed batch or its `max_batch` demands."""
+    if not len(images):
+        return call_empty(session, {session.inputs[0].name: images})
     fixed = session.inputs[0].shape[0]
     size = fixed if isinstance(fixed, int) else session.max_batch or len(images)
     pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
     return pieces[0] if len(pieces) == 1 else {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
+
+
+def call_empty(session: ModelSession, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+    """No image in, no row out, of the shape and type that the outputs have: runtimes take no batch of 0.
+
+    Feeds are checked like any other, but for their first axis. The model runs once, on zeros.
+    """
+    batch = session.inputs[0].shape[0]
+    count = batch if isinstance(batch, int) else session.max_batch or 1
+    zeros = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in feeds.items()}
+    return {name: array[:0] for name, array in session(zeros).items()}
+
+
+def check_numbers(feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise UsageError for an array with a NaN in it, which would make every answer NaN."""
+    for name, array in feeds.items():
+        if array.size and array.dtype.kind in "fV" and np.isnan(array.min()):  # V: bfloat16, for NumPy
+            raise UsageError(f"input {name!r} holds NaN.", "no answer can follow from it.", "mend the array.")
 
 
 def call_padded(session: Session, images: npt.NDArray[Any]) -> Arrays:
