@@ -86,7 +86,7 @@ def _identity(path: Path) -> tuple[int, int] | Path:
     try:
         found = path.stat()
     except OSError:
-        return path.absolute()
+        return path.resolve()
     return found.st_dev, found.st_ino
 
 

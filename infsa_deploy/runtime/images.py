@@ -20,7 +20,7 @@ from infsa_deploy.runtime.picture_rows import Picture as Picture
 from infsa_deploy.runtime.picture_rows import Pixels as Pixels
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's own conversion to grey
-BAND_PIXELS = 1 << 20
+BAND_PIXELS = 1 << 18
 
 Box = tuple[float, float, float, float]
 

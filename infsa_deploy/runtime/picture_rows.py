@@ -31,7 +31,7 @@ WIDE_MODES = ("I", "I;16", "I;16B", "I;16L")
 SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}  # bytes that Pillow stores a pixel in; else 4
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM", "JPEG2000", "AVIF")  # as Pillow calls them
 PREFIX = 16  # bytes that tell a format
-WINDOWS_FROM = 1 << 24  # pixels from which a TIFF file is decoded part by part
+WINDOWS_FROM = 1 << 22  # pixels from which a TIFF file is decoded part by part
 
 
 class Rows(Protocol):
