@@ -243,7 +243,15 @@ def _finite(value: Any) -> Any:
 
 def from_json(kind: type[R], text: str) -> R:
     """Read a record of type `kind` back; ValueError, KeyError or TypeError when the text is no such record."""
-    return decode(kind, json.loads(text))
+    return decode(kind, parse_json(text))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON text says; ValueError when it is none, or nested too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep.") from None
 
 
 def decode(kind: type[R], value: Any) -> R:

@@ -84,10 +84,13 @@ def call_empty(session: ModelSession, feeds: Mapping[str, npt.NDArray[Any]]) -> 
 
     Feeds are checked like any other, but for their first axis. The model runs once, on zeros.
     """
-    batch = session.inputs[0].shape[0]
-    count = batch if isinstance(batch, int) else session.max_batch or 1
-    zeros = {name: np.zeros((count, *array.shape[1:]), array.dtype) for name, array in feeds.items()}
-    return {name: array[:0] for name, array in session(zeros).items()}
+    batch = session.inputs[0].shape[:1]
+    count = batch[0] if batch and isinstance(batch[0], int) else session.max_batch or 1
+    filled = {
+        name: np.zeros((count, *array.shape[1:]), array.dtype) if array.shape[:1] == (0,) else array
+        for name, array in feeds.items()
+    }
+    return {name: array[:0] if array.shape[:1] == (count,) else array for name, array in session(filled).items()}
 
 
 def check_numbers(feeds: Mapping[str, npt.NDArray[Any]]) -> None:

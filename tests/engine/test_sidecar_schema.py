@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
 
 import pytest
 
+from infsa_deploy.config import ModelSource
+from infsa_deploy.engine import sidecar_schema
 from infsa_deploy.engine.sidecar import read_sidecar, sidecar_path, sidecar_text
-from infsa_deploy.engine_records import EngineRecord
+from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, ModelError
-from infsa_deploy.records import from_json, to_json
+from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, from_json, to_json
 from tests.engine_record import RECORD
 from tests.sidecar_cases import damaged, odd
 
@@ -44,6 +48,32 @@ def test_damaged(read, name):
 @pytest.mark.parametrize("name", ODD)
 def test_odd(read, name):
     assert isinstance(read(ODD[name]), EngineRecord)
+
+
+SECTIONS = {
+    EngineRecord: (),
+    Gpu: ("built_on",),
+    TensorProfile: ("inputs", "*"),
+    PrecisionFound: ("precision",),
+    PluginUse: ("plugins",),
+    ModelMetadata: ("metadata",),
+    ImageSpec: ("metadata", "image"),
+    ModelSource: ("metadata", "source"),
+    MemoryNeed: ("metadata", "memory"),
+}
+
+
+@pytest.mark.parametrize("record", SECTIONS)
+def test_records_and_schema_have_the_same_fields(record):
+    schema = json.loads(Path(sidecar_schema.__file__).with_name("sidecar_schema.json").read_text())
+    part = schema
+    for name in SECTIONS[record]:
+        part = part["additionalProperties"] if name == "*" else part["properties"][name]
+        part = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+    assert set(part["properties"]) == {field.name for field in fields(record)}
+    assert part["additionalProperties"] is False
+    needed = {f.name for f in fields(record) if f.default is MISSING and f.default_factory is MISSING}
+    assert set(part.get("required", ())) == needed
 
 
 def test_no_engine_is_built_whose_sidecar_would_be_refused():
