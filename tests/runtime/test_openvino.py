@@ -13,6 +13,7 @@ from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.openvino import OpenVinoSession
 from infsa_deploy.runtime.ort import OrtSession
 
+pytestmark = pytest.mark.own_process
 FLOAT32 = 1e-5  # of the largest logit: what exports in fp32 are held to
 
 

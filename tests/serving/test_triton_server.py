@@ -17,8 +17,6 @@ from infsa_deploy.cli import main
 from tests.serving.soak import MODEL, PROTOCOLS, SAMPLES, encoded, infer, make_repository, serving, soak
 from tests.test_readme import programs
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def repository(digits, tmp_path_factory):

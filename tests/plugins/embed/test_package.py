@@ -20,8 +20,6 @@ from infsa_deploy.runtime.images import preprocess, read_image
 from tests.plugins.embed.conftest import RECORD, ROOT, command, configure_and_build, execute
 from tests.plugins.embed.pictures import twenty
 
-pytestmark = pytest.mark.slow
-
 
 def batch(paths: list[Path], spec: ImageSpec) -> np.ndarray:
     return np.concatenate([preprocess(read_image(path), spec) for path in paths])
