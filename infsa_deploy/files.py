@@ -92,6 +92,10 @@ def _identity(path: Path) -> tuple[int, int] | Path:
 
 def check_model_file(path: Path) -> None:
     """Raise ModelError unless `path` is a file with something in it; whether that is a model, its reader tells."""
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder.", "a model is a file.", "give the path that infsa-deploy export printed."
+        )
     if not path.is_file():
         raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
     if path.stat().st_size == 0:

@@ -181,7 +181,7 @@ def count(path: str, batch: int, height: int, width: int) -> Decoded | None:
 
     None for one that works in tiles, whose loops have no count, and for an engine whose ONNX file is gone.
     """
-    from infsa_deploy.export.dynamic_size import patch_grid
+    from infsa_deploy.export.free_axes import patch_grid
     from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
     from infsa_deploy.export.store import load_model
 

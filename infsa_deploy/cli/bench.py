@@ -38,6 +38,11 @@ def command(
     **asked: Any,
 ) -> None:
     """Measure ARTEFACTs, or a model of the zoo, against the eager model, in one interleaved run."""
+    from infsa_deploy.files import check_model_file, check_target
+
+    for path in asked["files"]:  # before PyTorch is imported, which takes seconds
+        check_model_file(path)
+    check_target(asked["output"], asked["files"])
     from infsa_deploy.bench.plan import sweep as sweep_sizes
     from infsa_deploy.bench.run import Request, failures, run_bench
     from infsa_deploy.bench.settings import settings_for

@@ -39,6 +39,7 @@ def command(
     """  # fmt: skip
     from infsa_deploy.files import check_target
 
+    _check_sources(source, classes)  # before PyTorch is imported, which takes seconds
     if output:
         given = Path(source.weights) if source.weights else None
         check_target(output, [given, classes], beside=[".data"], suffix=".onnx")
@@ -64,3 +65,17 @@ def command(
     for note in narrowing_notes(report):
         click.echo(note, err=True)
     click.echo(to_json(report) if as_json else report.path)
+
+
+def _check_sources(source: ModelSource, classes: Path | None) -> None:
+    """Raise ModelError or UsageError for what is named and cannot be there."""
+    from infsa_deploy.errors import ModelError, UsageError
+
+    if source.weights and not Path(source.weights).exists():
+        raise ModelError(f"{source.weights} does not exist.", "", "give the path of a checkpoint with --weights.")
+    if classes and not classes.is_file():
+        raise UsageError(f"cannot read class names from {classes}.", "there is no such file.", "give a text file.")
+    if source.module and not all(source.module.partition(":")):
+        raise UsageError(
+            f"--module {source.module} is not valid.", "it names no factory.", "write package.module:factory."
+        )

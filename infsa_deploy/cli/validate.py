@@ -41,6 +41,10 @@ def command(
     exports of one form. An engine is built again from the ONNX file beside it with every tensor as an output, on the
     GPU it is for; tensors that are outputs are not fused, so a fault of a fused kernel may not show.
     """
+    from infsa_deploy.files import check_model_file
+
+    for path in models:  # before PyTorch is imported, which takes seconds
+        check_model_file(path)
     from rich.console import Console
 
     from infsa_deploy import divergence

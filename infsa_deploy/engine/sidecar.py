@@ -27,6 +27,8 @@ def sidecar_path(engine: Path) -> Path:
 def read_sidecar(engine: Path) -> EngineRecord:
     """The record of the engine; ModelError when either file is missing or the record cannot be read."""
     path = sidecar_path(engine)
+    if engine.is_dir():
+        raise ModelError(f"{engine} is a folder.", "an engine is a file.", "give the path of the file in it.")
     if not engine.is_file():
         raise ModelError(f"{engine} does not exist.", "", "give the path that infsa-deploy build-engine printed.")
     if not path.is_file():

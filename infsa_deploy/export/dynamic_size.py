@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.export.free_axes import COLUMNS, ROWS
 from infsa_deploy.export.trace import trace
 from infsa_deploy.records import ImageSpec
-
-ROWS, COLUMNS = "rows", "columns"  # names of the free axes: patches down and across
 
 
 class DynamicSizeViT(nn.Module):
@@ -73,13 +72,6 @@ def trace_dynamic_size(module: nn.Module, image: ImageSpec, static_batch: int | 
     free = {2: patch * torch.export.Dim(ROWS), 3: patch * torch.export.Dim(COLUMNS)}
     model = trace(DynamicSizeViT(module), (example,), static_batch=static_batch, free_axes=free)
     return name_patch_axes(model), replace(image, multiple_of=patch)
-
-
-def patch_grid(image: ImageSpec) -> dict[str, int]:
-    """Sizes of the free axes for an image of the spec's height and width; empty for a model of one size."""
-    if image.multiple_of is None:
-        return {}
-    return {ROWS: image.height // image.multiple_of, COLUMNS: image.width // image.multiple_of}
 
 
 def name_patch_axes(model: ir.Model) -> ir.Model:

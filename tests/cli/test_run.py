@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -196,3 +198,38 @@ def test_files_of_class_names(tiny, tmp_path, content, names):
     (tmp_path / "names.txt").write_bytes(b"zero\n\ntwo\nthree\nfour\n")
     with pytest.raises(UsageError, match="names no class in line 2"):
         relabelled(tiny("linear"), tmp_path / "names.txt", (), ())
+
+
+WRONG = (
+    ("export", "--weights", "nowhere.pt"),
+    ("export", "--classes", "nowhere.txt"),
+    ("export", "--module", "factory"),
+    ("export", "--model", "digits_linear", "-o", "m.pt"),
+    ("export", "--model", "digits_linear", "-o", "nowhere/m.onnx"),
+    ("export", "--mean", "nan"),
+    ("validate", "nowhere.onnx"),
+    ("validate", "."),
+    ("bench", "nowhere.onnx"),
+    ("bench", "-o", "nowhere/bench.jsonl"),
+    ("inspect", "nowhere.onnx"),
+    ("inspect", "."),
+)
+CHECKS = """
+import sys
+from infsa_deploy.cli import main
+for arguments in eval(sys.argv[1]):
+    try:
+        main(list(arguments))
+    except SystemExit as ended:
+        print(ended.code, "torch" in sys.modules)
+"""
+
+
+def test_what_is_typed_is_checked_before_torch_is_imported(tmp_path):
+    typed = [sys.executable, "-c", CHECKS, repr(WRONG)]
+    ended = subprocess.run(typed, capture_output=True, text=True, cwd=tmp_path)
+    lines = ended.stdout.splitlines()
+    found = dict(zip(WRONG, lines, strict=True))
+    assert {line.split()[1] for line in lines} == {"False"}, found
+    assert {line.split()[0] for line in lines} == {"2", "4"}, found
+    assert not list(tmp_path.iterdir())
