@@ -41,7 +41,7 @@ class _Finite(click.ParamType[float]):
 
 
 class _Parsed(click.ParamType[Any]):
-    """A parameter read by one of our own parsers, whose UsageError becomes click's."""
+    """A parameter read by one of our own parsers, whose UsageError gets the parameter's name."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self._parse = name, parse
@@ -52,7 +52,8 @@ class _Parsed(click.ParamType[Any]):
         try:
             return self._parse(value)
         except UsageError as error:
-            self.fail(str(error), param, ctx)
+            name = param.opts[0] if param else self.name
+            raise UsageError(f"{name}: {error.what}", error.why, error.fix) from error
 
 
 FINITE = _Finite()

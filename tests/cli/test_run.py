@@ -233,3 +233,30 @@ def test_what_is_typed_is_checked_before_torch_is_imported(tmp_path):
     assert {line.split()[1] for line in lines} == {"False"}, found
     assert {line.split()[0] for line in lines} == {"2", "4"}, found
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (("exprot",), ["error: No such command 'exprot'.", "  fix: infsa-deploy --help"]),
+        (("run",), ["error: Missing argument 'MODEL'.", "  fix: infsa-deploy run --help"]),
+        (("run", "--nonsense"), ["error: No such option '--nonsense'.", "  fix: infsa-deploy run --help"]),
+        (
+            ("export", "--image-size", "huge"),
+            [
+                "error: --image-size: image size 'huge' is not valid.",
+                "  why: it is one number, or height x width, in pixels.",
+                "  fix: write 224 or 480x640.",
+            ],
+        ),
+    ],
+)
+def test_errors_have_one_style(run, arguments, lines):
+    code, out, err = run(*arguments)
+    assert (code, out, err.splitlines()) == (2, "", lines)
+
+
+def test_no_command_is_a_question_for_help(run):
+    _, out, err = run()
+    assert (out + err).startswith("Usage: infsa-deploy [OPTIONS] COMMAND")
+    assert "error:" not in err
