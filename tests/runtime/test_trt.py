@@ -132,7 +132,9 @@ def tensorrt(cuda, monkeypatch):
     module.Runtime, module.refuse = Runtime, False
     module.__spec__ = types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, "tensorrt", module)
-    return module
+    yield module
+    while sidecar.COPIES:
+        sidecar.COPIES.popitem()[1].cleanup()
 
 
 def expected(image):
