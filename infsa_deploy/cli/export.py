@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -57,13 +58,15 @@ def command(
     if not (source.weights or source.model or source.module):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)
     config = replace(form, int8="static" if calibration else "dynamic") if int8 else form
+
+    note = partial(click.echo, err=True)
     with Console(stderr=True).status("building the model") as status:
-        reference = relabelled(load_reference(source), classes, mean, std)
+        reference = relabelled(load_reference(source, note), classes, mean, std)
         images = calibration_batches(calibration or ZOO, reference.image) if int8 else ()
         path = output or default_output(reference, config)
         report = export_reference(reference, path, config, calibration=images, progress=status.update)
-    for note in narrowing_notes(report):
-        click.echo(note, err=True)
+    for line in narrowing_notes(report):
+        note(line)
     click.echo(to_json(report) if as_json else report.path)
 
 

@@ -1,4 +1,4 @@
-"""`infsa-deploy run`: classify images with an exported model."""
+"""`infsa-deploy run`: run an exported model on pictures or arrays."""
 
 from __future__ import annotations
 
@@ -22,24 +22,44 @@ from infsa_deploy.config import Trust
 @click.command()
 @click.argument("model", type=FILE)
 @click.argument("images", type=FILE, nargs=-1, required=True)
+@click.option("-o", "--output", type=FILE, help="Write every output to this .npz.")
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Classes to name an image.")
 @provider_option
 @threads_option(CPU_THREADS)
 @max_pixels_option
 @trust_options
 @json_option
-def command(model: Path, images: tuple[Path, ...], top: int, as_json: bool, trust: Trust, **options: Any) -> None:
+def command(
+    model: Path,
+    images: tuple[Path, ...],
+    output: Path | None,
+    top: int,
+    as_json: bool,
+    trust: Trust,
+    **options: Any,
+) -> None:
     """Classify IMAGES (PNG, JPEG, TIFF, .npy; any size) with MODEL, an ONNX file or an engine.
 
     An image that cannot be classified is named; the others are done, and the exit code is not 0.
+
+    Outputs that are no logits are summarised. A model of several inputs takes arrays: NAME=FILE.npy for each, or a .npz
+    that holds them by name; pictures are its image.
     """
     from infsa_deploy.cli.failures import Failures
+    from infsa_deploy.cli.run_outputs import print_outputs, wants_arrays
     from infsa_deploy.errors import one_line
+    from infsa_deploy.files import check_target
     from infsa_deploy.records import to_json
     from infsa_deploy.runtime.model import load
 
+    if output:
+        arrays = [Path(str(file).partition("=")[2]) for file in images if "=" in str(file)]  # NAME=FILE
+        check_target(output, [model, *images, *arrays])
     failures = Failures(len(images))
     with load(model, trusted_sha256=trust.sha256, allow_host_code=trust.host_code, **options) as loaded:
+        if output or wants_arrays(loaded, images):
+            print_outputs(loaded, images, output, top, as_json)
+            return
         predictions = loaded.predict(
             images, top, note=lambda line: click.echo(one_line(line), err=True), failed=failures.add
         )

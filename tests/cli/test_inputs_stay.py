@@ -76,6 +76,15 @@ def test_bench(unchanged):
     assert "would be replaced" in unchanged("bench", "m.onnx")
 
 
+def test_run(unchanged):
+    for name in ("m.onnx", "a.npz", "b.npy"):
+        Path(name).write_text("numbers, which nobody reads")
+    os.link("m.onnx", "hard.npz")
+    os.symlink("b.npy", "soft.npz")
+    for output in ("a.npz", "hard.npz", "soft.npz"):
+        assert "would be replaced" in unchanged("run", "m.onnx", "a.npz", "mask=b.npy", "-o", output)
+
+
 def test_evaluate(unchanged):
     Path("m.onnx").write_text("a model, which nobody opens")
     Path("images").mkdir()
