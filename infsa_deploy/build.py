@@ -38,6 +38,9 @@ def default_engine(model: Path, config: EngineConfig) -> Path:
 
 def build(model: Path, output: Path, config: EngineConfig, listener: Listener) -> EngineRecord:
     """Build an engine from the export `model`; raises as engine.build_engine, ModelError for a graph not retyped."""
+    if output.resolve() == model.resolve():
+        why = "it is the model itself, and an engine is built from an ONNX file."
+        raise UsageError(f"{output} would be replaced.", why, "give an ONNX file, or another -o FILE.")
     inputs = [model, model.with_name(f"{model.name}.data"), config.plugin_library]
     check_target(output, [*inputs, config.timing_cache], beside=[".json", ".log"])
     if config.timing_cache:
