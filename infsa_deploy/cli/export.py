@@ -56,6 +56,6 @@ def command(
         images = calibration_batches(calibration or ZOO, reference.image) if int8 else ()
         path = output or default_output(reference, config)
         report = export_reference(reference, path, config, calibration=images, progress=status.update)
-    for note in narrowing_notes(report):
+    for note in (*report.notices, *narrowing_notes(report)):
         click.echo(note, err=True)
     click.echo(to_json(report) if as_json else report.path)

@@ -1,12 +1,16 @@
-"""Adding the attention maps to what a model returns."""
+"""Adding the attention maps to what a model returns, on the patches that its tokens stand for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from infsa_models.attention_maps import WithAttentionMaps
 from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.export.reference_form import to_reference
+from infsa_deploy.export.rewrite import Rewriting
 from infsa_deploy.export.sources import Reference
 
 
@@ -14,9 +18,14 @@ def with_attention_maps(module: nn.Module, reference: Reference) -> WithAttentio
     """`module`, a form of the reference whose attention has maps, as image -> (logits, attention [B, L, H, h, w]).
 
     Raises:
-        ModelError: there is no attention with a map, or no patch embedding to tell the grid.
+        ModelError: there is no attention with a map, or its tokens cannot be told to be the patches of the image.
     """
     return WithAttentionMaps(module, _grid(reference))
+
+
+def maps_wrapper(rewriting: Rewriting, reference: Reference) -> Callable[[nn.Module], nn.Module]:
+    """What puts the maps around the rewritten module; of attention that is not rewritten, by the reference formula."""
+    return lambda module: with_attention_maps(to_reference(module) if not rewriting.forms else module, reference)
 
 
 def _grid(reference: Reference) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -37,11 +39,10 @@ class WithAttentionMaps(nn.Module):
         """[B, C, height, width] -> logits [B, classes] and maps [B, L, H, h, w]: layers in order, heads, patches."""
         maps: list[Tensor] = []
 
-        def record(attention: nn.Module, inputs: tuple[Tensor]) -> None:
-            maps.append(attention.attention_map(*inputs))  # type: ignore[operator]
+        def record(attention: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            maps.append(attention.attention_map(*inputs, **named))  # type: ignore[operator]
 
-        attentions = [module for module in self.classifier.modules() if hasattr(module, "attention_map")]
-        hooks = [attention.register_forward_pre_hook(record) for attention in attentions]
+        hooks = [a.register_forward_pre_hook(record, with_kwargs=True) for a in _with_maps(self.classifier)]
         try:
             logits: Tensor = self.classifier(image)
         finally:
@@ -49,3 +50,11 @@ class WithAttentionMaps(nn.Module):
                 hook.remove()
         patches = self.grid[0] * self.grid[1]
         return logits, torch.stack(maps, dim=1)[..., -patches:].reshape(*maps[0].shape[:1], len(maps), -1, *self.grid)
+
+
+def _with_maps(module: nn.Module) -> list[nn.Module]:
+    """The outermost modules with a map: a part of an attention that has one as well is not counted again."""
+    if hasattr(module, "attention_map"):
+        return [module]
+    found = [attention for child in module.children() for attention in _with_maps(child)]
+    return list(dict.fromkeys(found))
