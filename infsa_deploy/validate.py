@@ -28,8 +28,7 @@ from torch import nn
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, ToleranceError
 from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.deployable import to_deployable
-from infsa_deploy.export.reference_form import to_reference
+from infsa_deploy.export.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records import ImageSpec, ModelMetadata
 from infsa_deploy.runtime import Session

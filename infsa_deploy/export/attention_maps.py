@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from infsa_models.attention_maps import WithAttentionMaps
+import torch
+from infsa_models.attention_maps import WithAttentionMaps, attentions_with_maps
 from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.reference_form import to_reference
-from infsa_deploy.export.rewrite import Rewriting
+from infsa_deploy.export.deployable import infsa_attentions, to_reference
+from infsa_deploy.export.equivalence import plan
+from infsa_deploy.export.patch_tokens import patch_tokens
+from infsa_deploy.export.rewrite import Rewriting, is_plain_vit
 from infsa_deploy.export.sources import Reference
 
 
@@ -20,12 +24,38 @@ def with_attention_maps(module: nn.Module, reference: Reference) -> WithAttentio
     Raises:
         ModelError: there is no attention with a map, or its tokens cannot be told to be the patches of the image.
     """
-    return WithAttentionMaps(module, _grid(reference))
+    grid, original, image = _grid(reference), reference.module, reference.image
+    if is_plain_vit(original):
+        return WithAttentionMaps(module, grid)
+    maps = WithAttentionMaps(module, grid)  # raises where no attention has a map
+    known = {id(found) for found in (*attentions_with_maps(original), *infsa_attentions(original).values())}
+    names = [name for name, child in original.named_modules() if id(child) in known]
+    maps.tokens = patch_tokens(original, names, torch.zeros(1, image.channels, image.height, image.width), grid)
+    return maps
 
 
 def maps_wrapper(rewriting: Rewriting, reference: Reference) -> Callable[[nn.Module], nn.Module]:
-    """What puts the maps around the rewritten module; of attention that is not rewritten, by the reference formula."""
-    return lambda module: with_attention_maps(to_reference(module) if not rewriting.forms else module, reference)
+    """What puts the maps around the rewritten module; of attention that is not rewritten, by the reference formula.
+
+    Raises:
+        ModelError: an attention computes another formula than that of the maps.
+    """
+    check_maps_known(rewriting if rewriting.forms else _planned(rewriting))
+    return lambda module: with_attention_maps(module if rewriting.forms else to_reference(module), reference)
+
+
+def check_maps_known(rewriting: Rewriting) -> None:
+    """Raise ModelError where an attention was kept as it is: what its map would be is not known."""
+    for name, why in rewriting.kept.items():
+        raise ModelError(
+            f"the attention map of {name} is not known.",
+            f"it is no InfSA attention as the op has it: {why}.",
+            "export without attention maps.",
+        )
+
+
+def _planned(rewriting: Rewriting) -> Rewriting:
+    return replace(rewriting, kept=plan(rewriting.seen).kept)
 
 
 def _grid(reference: Reference) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from torch import nn
 from infsa_deploy.config import ExportConfig, Int8, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
-from infsa_deploy.export.attention_maps import maps_wrapper
+from infsa_deploy.export.attention_maps import check_maps_known, maps_wrapper
 from infsa_deploy.export.copying import copied
 from infsa_deploy.export.deployable import infsa_attentions
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
@@ -166,6 +166,8 @@ def _traced(
         _check_maps_possible(rewriting.examples, config)
         wrap = maps_wrapper(rewriting, reference)
     program, proven = proven_program(rewriting, wrap)
+    if config.attention_maps:
+        check_maps_known(proven)
     progress("converting to ONNX")
     return to_onnx(program), reference.image, proven
 

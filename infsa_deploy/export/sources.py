@@ -16,9 +16,9 @@ from torch import nn
 
 from infsa_deploy.config import VARIANTS, ModelSource
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.export.deployable import DEPTH_OF, infsa_attentions, variant_of
+from infsa_deploy.export.deployable import infsa_attentions, with_series_depth
+from infsa_deploy.export.forms import DEPTH_OF, variant_of
 from infsa_deploy.export.interface import class_count, input_names, module_outputs
-from infsa_deploy.export.reference_form import with_series_depth
 from infsa_deploy.export.unwrap import unwrapped
 from infsa_deploy.records import ImageSpec
 

@@ -175,9 +175,12 @@ def save_vit(model: ViT, path: str | os.PathLike[str], metadata: Mapping[str, st
 
 
 def weights_hash(module: nn.Module) -> str:
-    """SHA-256 in hex over the state of the module: sorted keys, dtypes, shapes and bytes."""
+    """SHA-256 in hex over the state of the module: sorted keys, dtypes, shapes and bytes; extra state as pickled."""
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
+        if not isinstance(tensor, Tensor):  # what a submodule's get_extra_state returns
+            digest.update(f"{key}\n".encode() + pickle.dumps(tensor))
+            continue
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{key} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(flat.view(torch.uint8).numpy().tobytes())

@@ -18,6 +18,7 @@ from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from infsa_deploy.export.precision import retype
+from infsa_deploy.export.rewrite import rewrite
 from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import trace
 from infsa_deploy.records import ImageSpec
@@ -194,7 +195,7 @@ def test_one_tiled_graph_serves_any_image_size():
     torch.manual_seed(0)
     vit = ViT(ViTConfig("linear", (32, 32), 8, 3, 32, 2, 4, 128, 10)).eval()
     image = ImageSpec(3, 32, 32, (0.5,) * 3, (0.5,) * 3)
-    model, _ = trace_dynamic_size(to_deployable(vit), image, None)
+    model, _ = trace_dynamic_size(rewrite(vit, (torch.zeros(1, 3, 32, 32),), fold=True, static_batch=None), image)
     plain = ir.to_proto(attach_ops(hoist_token_selection(fold_constants(model))))
     tiled = tile_tokens(ir.from_proto(plain), 5)
     check(tiled)
