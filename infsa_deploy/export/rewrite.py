@@ -104,13 +104,16 @@ def proven_module(rewriting: Rewriting) -> nn.Module:
     return apply(copied(rewriting.original).eval(), rewriting.forms)
 
 
-def _wrapped(module: nn.Module, rewriting: Rewriting, wrap: Wrap | None) -> nn.Module:
-    if wrap is not None:
-        return wrap(module).eval()
+def flattened(module: nn.Module, rewriting: Rewriting) -> nn.Module:
+    """`module`, a form of the original, so that it returns a tensor or a tuple of tensors."""
     if not rewriting.seen.structured:
         return module
     names_in = input_names(rewriting.original, len(rewriting.examples))
     return FlatOutputs(module, names_in, tuple(rewriting.seen.outputs[0])).eval()
+
+
+def _wrapped(module: nn.Module, rewriting: Rewriting, wrap: Wrap | None) -> nn.Module:
+    return flattened(module, rewriting) if wrap is None else wrap(module).eval()
 
 
 def _captured(rewriting: Rewriting, module: nn.Module) -> Program:

@@ -27,6 +27,7 @@ from infsa_deploy.ops.contract import (
     AttributeSpec,
     Contract,
     Op,
+    PluginLimit,
     TensorSpec,
     accumulation_dtype,
     register,
@@ -45,6 +46,7 @@ CONTRACT = Contract(
         TensorSpec("mass", ("B", "H")),
         TensorSpec("centrality", ("B", "H", "N"), optional=True),
     ),
+    plugin_limits=(PluginLimit("E", 8),),
 )
 
 

@@ -148,3 +148,12 @@ def test_sidecar_allows_what_was_built_to_be_compatible(engine):
     for gpu, version in ((Gpu("T4", "sm75", 1), "1.9.0"), (A100, "2.0.0"), (A100, "1.0.0")):
         with pytest.raises(HostError):
             sidecar.check_host(path, portable, gpu, version)
+
+
+def test_a_head_size_that_the_plugin_cannot_take_is_built_from_the_body(build, exported, parser_alias):
+    notes: list[str] = []
+    model = exported("pure", embed_dim=24, num_heads=2, depth=1)
+    record = build(model, listener=Listener(note=notes.append))
+    assert list(record.plugins.bodies.values()) == ["D=12, where the GPU plugin takes multiples of 8 up to 128"]
+    assert record.plugins.mode == "bodies"
+    assert any("number of heads" in note for note in notes)
