@@ -45,6 +45,9 @@ class Convention:
     rest: tuple[Any, ...]
     place: int
 
+    def __deepcopy__(self, known: dict[int, Any]) -> Convention:
+        return self  # nothing in it changes
+
     @classmethod
     def seen(cls, attention: nn.Module, calls: Sequence[Call]) -> Convention:
         """Read the convention off the calls; ModelError for calls that no form of attention fits."""

@@ -143,7 +143,9 @@ def to_reference(module: nn.Module) -> nn.Module:
     """
     copy = copied(module).eval()
     for name, attention in infsa_attentions(copy).items():
-        if not isinstance(attention, InfSAAttention):
+        form = rewritten(attention)
+        known = isinstance(attention, InfSAAttention) or (form and isinstance(form.core, ReferenceCore))
+        if not known:
             put_reference(attention, name)
     return copy
 
@@ -159,7 +161,7 @@ def with_series_depth(module: nn.Module, depth: Mapping[str, int | str]) -> nn.M
         if variant_of(attention) in depth:
             if not isinstance(attention, InfSAAttention):
                 put_reference(attention, name)
-                _core(attention).__dict__[DEPTH_OF[variant_of(attention)]] = depth[variant_of(attention)]
+                setattr(_core(attention), DEPTH_OF[variant_of(attention)], depth[variant_of(attention)])
             setattr(attention, DEPTH_OF[variant_of(attention)], depth[variant_of(attention)])
     return copy
 

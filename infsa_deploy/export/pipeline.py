@@ -55,9 +55,7 @@ def export_reference(
         ModelError: the module cannot be traced.
         UsageError, HostError: the file cannot be written.
     """
-    image = reference.image
-    example = torch.zeros(1, image.channels, image.height, image.width)
-    return _export(reference, (example,), path, config or ExportConfig(), calibration, progress)
+    return _export(reference, reference.example_inputs(), path, config or ExportConfig(), calibration, progress)
 
 
 def export_quantized(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from infsa_models.vit import ViT
 from torch import Tensor, nn
 
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import DeployError, ModelError
 from infsa_deploy.export.copying import HOOKS, copied
 from infsa_deploy.export.equivalence import (
     Form,
@@ -27,6 +27,7 @@ from infsa_deploy.export.trace import FlatOutputs, Program, capture
 
 SMALL_GRID = (2, 3)  # patches down and across
 BATCHES = (1, 3)  # of the runs compared; what is traced has a batch of 2
+LARGE, LARGE_BATCHES = 20_000_000, (1, 2)  # weights from which runs in float64 take seconds
 OURS = ("infsa_models.", "torch.nn.")
 
 Wrap = Callable[[nn.Module], nn.Module]
@@ -55,7 +56,9 @@ class Rewriting:
 
 def rewrite(module: nn.Module, examples: Sequence[Tensor], *, fold: bool, static_batch: int | None) -> Rewriting:
     """Run `module` in float64 and decide which of its attentions are put on the custom ops; none without `fold`."""
-    seen = _observed(module, examples, (static_batch, static_batch) if static_batch else BATCHES)
+    large = sum(parameter.numel() for parameter in module.parameters()) > LARGE
+    batches = (static_batch, static_batch) if static_batch else LARGE_BATCHES if large else BATCHES
+    seen = _observed(module, examples, batches)
     planned = plan(seen) if fold else Plan({}, {})
     return Rewriting(module, examples, static_batch, seen, planned.forms, planned.kept)
 
@@ -70,7 +73,22 @@ def _observed(module: nn.Module, examples: Sequence[Tensor], batches: Sequence[i
     try:
         return observe(wide, wide, examples, batches)
     except Exception:  # a type that forward itself names; in float32 it ran before
+        return _observed_in_float32(module, wide, examples, batches)
+
+
+def _observed_in_float32(
+    module: nn.Module, wide: nn.Module, examples: Sequence[Tensor], batches: Sequence[int]
+) -> Observed:
+    try:
         return observe(copied(module).eval(), wide, examples, batches)
+    except DeployError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(module).__name__} fails on a batch of {' or '.join(map(str, sorted(set(batches))))}.",
+            f"{type(error).__name__}: {error}".splitlines()[0],
+            "state the batch size it is to run with (--batch), or make forward take any.",
+        ) from error
 
 
 def proven_program(rewriting: Rewriting, wrap: Wrap | None = None) -> tuple[Program, Rewriting]:

@@ -38,6 +38,7 @@ class Reference:
         image: the image input.
         classes: class names.
         source: what built it.
+        examples: example inputs of a module that has more of them than the image; None for the image alone.
     """
 
     module: nn.Module
@@ -47,6 +48,12 @@ class Reference:
     image: ImageSpec
     classes: tuple[str, ...]
     source: ModelSource
+    examples: tuple[torch.Tensor, ...] | None = None
+
+    def example_inputs(self) -> tuple[torch.Tensor, ...]:
+        """One example of each input, batch axis first."""
+        image = self.image
+        return self.examples or (torch.zeros(1, image.channels, image.height, image.width),)
 
 
 def load_reference(source: ModelSource) -> Reference:
@@ -106,8 +113,17 @@ def _from_checkpoint(source: ModelSource) -> Reference:
 
 def _from_module(source: ModelSource) -> Reference:
     module = _of_series_depth(_call_factory(str(source.module)), source)
-    example = torch.zeros(1, _input_channels(module), *(source.image_size or DEFAULT_SIZE))
-    return foreign_reference(module, (example,), str(source.module).rpartition(":")[2], source)
+    image = torch.zeros(1, _input_channels(module), *(source.image_size or DEFAULT_SIZE))
+    examples = _own_examples(module) or (image,)
+    return foreign_reference(module, examples, str(source.module).rpartition(":")[2], source)
+
+
+def _own_examples(module: nn.Module) -> tuple[torch.Tensor, ...]:
+    """The inputs that a module shows as its `example_input_array`, as Lightning's do; empty where it shows none."""
+    shown = getattr(module, "example_input_array", None)
+    shown = (shown,) if isinstance(shown, torch.Tensor) else shown
+    tensors = isinstance(shown, tuple | list) and all(isinstance(x, torch.Tensor) for x in shown)
+    return tuple(shown) if tensors else ()  # type: ignore[arg-type]
 
 
 def foreign_reference(module: nn.Module, examples: Sequence[torch.Tensor], name: str, source: ModelSource) -> Reference:
@@ -135,6 +151,7 @@ def foreign_reference(module: nn.Module, examples: Sequence[torch.Tensor], name:
         ImageSpec(channels, height, width, unit, unit),
         numbered_classes(_class_count(module, examples, image)),
         source,
+        tuple(examples) if len(examples) > 1 else None,
     )
 
 

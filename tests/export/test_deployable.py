@@ -92,6 +92,6 @@ def test_unknown_variant_and_odd_projections():
     with pytest.raises(ModelError, match="cubic"):
         to_deployable(ForeignAttention(24, 3, "cubic_infsa"))
     odd = ForeignAttention(24, 3, "pure_infsa")
-    odd.k_proj = torch.nn.Linear(30, 24)
-    with pytest.raises(ModelError, match="k_proj"):
+    odd.k_proj = torch.nn.Linear(24, 30)
+    with pytest.raises(ModelError, match="do not fit together"):
         to_deployable(odd)
