@@ -128,4 +128,6 @@ def as_float32(graph):
         for name, attribute in list(node.attributes.items()):
             if name == "to" and attribute.value == narrow:
                 node.attributes[name] = ir.AttrInt64(name, wide)
+            if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == narrow:
+                node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.value.numpy().astype(np.float32)))
     return graph
