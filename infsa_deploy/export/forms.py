@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 DEPTH_OF = {"pure": "hops", "linear": "power_iterations"}  # variant: what its series is as deep as
@@ -68,7 +69,7 @@ class FoldedLinearAttention(nn.Module):
 
     def _pool(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pool v by the centrality of k: pooled [B, H, E], mass [B, H], centrality [B, H, N]."""
-        pooled, mass = torch.ops.infsa.energy_pool(self.q_proj(q), q, self.heads, self.eps)
+        pooled, mass = energy_pool.OP.torch_op(self.q_proj(q), q, self.heads, self.eps)
         for more in reversed(range(self.power_iterations)):
             q_bar = self._project(pooled, mass, self.wq, self.bq)  # H B D
             u = (q_bar @ self.wk).transpose(0, 1)  # B H E
@@ -79,10 +80,10 @@ class FoldedLinearAttention(nn.Module):
     def _pool_by(self, k: Tensor, u: Tensor, c: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pool `values` by the scores of k; the op pools what it scores, so that other values stand beside k."""
         if values is k:
-            return torch.ops.infsa.centrality_pool(k, u, c, self.eps)  # type: ignore[no-any-return]
+            return centrality_pool.OP.torch_op(k, u, c, self.eps)  # type: ignore[no-any-return]
         beside = torch.cat([u, u.new_zeros(1, 1, 1).expand(*u.shape[:2], values.shape[-1])], dim=-1)
         both = torch.cat([k, values], dim=-1)
-        pooled, mass, centrality = torch.ops.infsa.centrality_pool(both, beside, c, self.eps)
+        pooled, mass, centrality = centrality_pool.OP.torch_op(both, beside, c, self.eps)
         return pooled[..., k.shape[-1] :], mass, centrality
 
     @staticmethod
@@ -115,7 +116,7 @@ class PackedPureAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         qkv = self._packed(q, k, v)
-        y: Tensor = self.out_proj(torch.ops.infsa.neumann_attention(qkv, self.heads, self.rho, self.hops, self.eps))
+        y: Tensor = self.out_proj(neumann_attention.OP.torch_op(qkv, self.heads, self.rho, self.hops, self.eps))
         return y
 
     def attention_map(self, q: Tensor, k: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class PackedPureAttention(nn.Module):
         """
         query, key, v = self._packed(q, k, k).chunk(3, dim=-1)
         exchanged = torch.cat([key, query, torch.ones_like(v)], dim=-1)
-        sums = torch.ops.infsa.neumann_attention(exchanged, self.heads, self.rho, self.hops, self.eps)
+        sums = neumann_attention.OP.torch_op(exchanged, self.heads, self.rho, self.hops, self.eps)
         given = sums.unflatten(-1, (self.heads, -1))[..., 0].transpose(1, 2)  # B H N
         shares: Tensor = given / (given.sum(dim=-1, keepdim=True) + self.eps)
         return shares

@@ -66,6 +66,7 @@ def test_ceilings_of_this_machine():
     assert all(rate > 0 for rate in (*found.flops_per_s.values(), found.bytes_per_s))
 
 
+@pytest.mark.own_process
 def test_openvino_is_a_candidate_where_it_is_installed(monkeypatch):
     pytest.importorskip("openvino", reason="needs OpenVINO, which is not installed")
     products = [(kind, library) for kind, library, _ in roofline._products(torch, 8, 1, "cpu")]
@@ -75,6 +76,7 @@ def test_openvino_is_a_candidate_where_it_is_installed(monkeypatch):
     assert without == [pair for pair in products if pair[1] != "OpenVINO"]
 
 
+@pytest.mark.own_process
 def test_every_candidate_computes_the_same_product():
     pytest.importorskip("openvino", reason="needs OpenVINO, which is not installed")
     (first,) = roofline._ort_product(64, 1, "MatMul")()

@@ -184,7 +184,6 @@ def test_what_cannot_fit_is_refused_with_the_numbers(artefact, tmp_path, monkeyp
     assert "at least" in rows["tiny_linear"].reason
 
 
-@pytest.mark.slow
 def test_a_killed_benchmark_goes_on(artefact, tmp_path):
     output = tmp_path / "results.jsonl"
     typed = ["bench", str(artefact), "--quick", "--threads", "1", "--batch", "1", "--batch", "2", "--no-energy"]

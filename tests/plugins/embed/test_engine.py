@@ -19,7 +19,6 @@ from infsa_deploy.files import sha256
 from infsa_deploy.runtime.trt import check_profile
 from tests.plugins.embed.conftest import RECORD, VERSION, execute, reports
 
-pytestmark = pytest.mark.slow
 NO_WASTE = "alive 0"
 
 

@@ -15,8 +15,6 @@ from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.trt import _metadata
 from tests.plugins.embed.conftest import RECORD, execute, reports
 
-pytestmark = pytest.mark.slow
-
 
 def outcome(function, *arguments) -> tuple[int, str]:
     """Exit code and text of what the Python side raises, (0, "") where it raises nothing."""
