@@ -122,12 +122,19 @@ def to_deployable(module: nn.Module) -> nn.Module:
     return copy
 
 
-def observed(attention: nn.Module, calls: list[Call]) -> Callable[[], None]:
-    """Note each call of the `forward` of `attention` in `calls`, from here on; returns what ends it."""
+def observed(attention: nn.Module, name: str, calls: list[Call], active: list[str]) -> Callable[[], None]:
+    """Note each call of the `forward` of `attention` in `calls`, from here on; returns what ends it.
+
+    While it runs, `active` has its name.
+    """
     original, own = attention.forward, vars(attention).get("forward")
 
     def noting(*arguments: Any, **named: Any) -> Any:
-        result = original(*arguments, **named)
+        active.append(name)
+        try:
+            result = original(*arguments, **named)
+        finally:
+            active.pop()
         calls.append(Call(arguments, named, result))
         return result
 

@@ -84,7 +84,7 @@ def trace_dynamic_size(rewriting: Rewriting, image: ImageSpec) -> tuple[ir.Model
     example = torch.zeros(1, image.channels, 2 * patch, 3 * patch)  # torch.export specialises a single row or column
     free = {2: patch * torch.export.Dim(ROWS), 3: patch * torch.export.Dim(COLUMNS)}
     vit = DynamicSizeViT(made)
-    scalars = rewriting.seen.scalars
+    scalars = rewriting.scalars()
     model = trace(vit, (example,), static_batch=rewriting.static_batch, free_axes=free, scalars=scalars)
     return name_patch_axes(model), replace(image, multiple_of=patch)
 

@@ -60,7 +60,7 @@ class Observed:
     inputs: list[tuple[Tensor, ...]] = field(default_factory=list)
     outputs: list[dict[str, Tensor]] = field(default_factory=list)
     calls: dict[str, list[Call]] = field(default_factory=dict)
-    scalars: list[Any] = field(default_factory=list)
+    scalars: list[frozen_scalars.Taken] = field(default_factory=list)
     structured: bool = False
 
 
@@ -90,12 +90,13 @@ def observe(module: nn.Module, wide: nn.Module, examples: Sequence[Tensor], batc
     seen, dtype = Observed(module, wide), torch.float64 if module is wide else torch.float32
     watched: dict[str, nn.Module] = {name: child for name, child in module.named_modules() if isinstance(child, Block)}
     watched |= infsa_attentions(module)
-    ends = [observed(child, seen.calls.setdefault(name, [])) for name, child in watched.items()]
+    active: list[str] = []
+    ends = [observed(child, name, seen.calls.setdefault(name, []), active) for name, child in watched.items()]
     runs = []
     try:
         for seed, size in enumerate(batches):
             inputs = probe(examples, size, seed, dtype)
-            with torch.no_grad(), frozen_scalars.NotingScalars(module) as noting:
+            with torch.no_grad(), frozen_scalars.NotingScalars(module, active) as noting:
                 outputs = module(*inputs)
             seen.inputs.append(inputs)
             seen.structured |= not _is_flat(outputs)

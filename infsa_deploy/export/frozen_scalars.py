@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-Scalar = bool | int | float
+Taken = tuple[tuple[str, ...], Any]  # names of the modules that were running, and the number
 
 TAKES_NUMBER = frozenset(
     (Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__float__, Tensor.__int__, Tensor.__index__)
@@ -23,12 +23,14 @@ TAKES_NUMBER = frozenset(
 class NotingScalars(TorchFunctionMode):
     """Within it, numbers taken out of tensors are noted in order in `scalars`: None where one is not constant.
 
-    Only what is known to depend on weights alone counts as constant; anything of unknown origin does not.
+    Only what is known to depend on weights alone counts as constant; anything of unknown origin does not. Beside each
+    number stands what `active` held then: the names of the modules that were running.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, active: Sequence[str] = ()) -> None:
         super().__init__()
-        self.scalars: list[Any] = []
+        self.scalars: list[Taken] = []
+        self._active = active
         tensors = [*module.parameters(), *module.buffers()]
         self._constant = {id(tensor): tensor for tensor in tensors}  # holds them, so that no id is used twice
 
@@ -40,7 +42,7 @@ class NotingScalars(TorchFunctionMode):
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         constant = all(id(tensor) in self._constant for tensor in tensors)
         if function in TAKES_NUMBER:
-            self.scalars.append(result if constant else None)
+            self.scalars.append((tuple(self._active), result if constant else None))
         elif constant and not _is_random(function):
             self._constant |= {id(leaf): leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)}
         elif tensors and not constant and _writes(function):
@@ -66,13 +68,14 @@ class HandingScalars(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def agreed(*runs: Sequence[Any]) -> list[Any]:
-    """What all runs took out alike; None where they differ, and nothing where they took out another count."""
-    if len({len(run) for run in runs}) != 1:
+def agreed(*runs: Sequence[Taken]) -> list[Taken]:
+    """What all runs took out alike; None where they differ, and nothing where they took out others."""
+    places = [[active for active, _ in run] for run in runs]
+    if any(place != places[0] for place in places):
         return []
-    return [
-        first if all(_same(first, other) for other in others) else None for first, *others in zip(*runs, strict=True)
-    ]
+    values = zip(*([value for _, value in run] for run in runs), strict=True)
+    alike = [first if all(_same(first, other) for other in others) else None for first, *others in values]
+    return list(zip(places[0], alike, strict=True))
 
 
 def _same(a: Any, b: Any) -> bool:

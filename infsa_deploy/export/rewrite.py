@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from infsa_models.vit import ViT
 from torch import Tensor, nn
@@ -52,6 +53,10 @@ class Rewriting:
     seen: Observed
     forms: Mapping[str, Form] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
+
+    def scalars(self) -> list[Any]:
+        """The numbers that the rewritten module takes out of its weights: those of replaced forwards are gone."""
+        return [value for active, value in self.seen.scalars if not self.forms.keys() & set(active)]
 
 
 def rewrite(module: nn.Module, examples: Sequence[Tensor], *, fold: bool, static_batch: int | None) -> Rewriting:
@@ -135,8 +140,8 @@ def _wrapped(module: nn.Module, rewriting: Rewriting, wrap: Wrap | None) -> nn.M
 
 
 def _captured(rewriting: Rewriting, module: nn.Module) -> Program:
-    seen = rewriting.seen
-    return capture(module, rewriting.examples, static_batch=rewriting.static_batch, scalars=seen.scalars)
+    batch, scalars = rewriting.static_batch, rewriting.scalars()
+    return capture(module, rewriting.examples, static_batch=batch, scalars=scalars)
 
 
 def _difference(program: Program, rewriting: Rewriting, wrap: Wrap | None) -> str:
