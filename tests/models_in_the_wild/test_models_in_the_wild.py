@@ -83,7 +83,7 @@ def in_onnx_runtime(model, module, examples):
         rounded = module_outputs(with_weights_in(module, dtype), inputs)
         for key, wanted in exact.items():
             if wanted.is_floating_point():
-                assert error(wanted, narrow[key]) <= 4 * error(wanted, rounded[key].numpy()) + 32 * unit
+                assert error(wanted, narrow[key]) <= 4 * error(wanted, rounded[key].detach().numpy()) + 32 * unit
 
 
 def exact_outputs(module, inputs):
@@ -105,7 +105,7 @@ def run(model, inputs):
 
 def error(wanted, found):
     """The largest error over the largest value."""
-    wanted, found = wanted.double().numpy(), found.astype(np.float64)
+    wanted, found = wanted.detach().double().numpy(), found.astype(np.float64)
     assert wanted.shape == found.shape
     return np.abs(wanted - found).max() / (np.abs(wanted).max() or 1.0)
 
