@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
-from infsa_models.checkpoint import weights_hash
+from infsa_models.checkpoint import check_finite, weights_hash
 from torch import nn
 
 from infsa_deploy.config import ExportConfig, Int8, ModelSource
@@ -115,6 +115,7 @@ def _export(
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
     check_target(path)
+    check_finite(reference.module)
     _check_traceable(reference, config)
     _check_weights(reference)
     progress("comparing attention in float64")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from infsa_models.vit import ViT
 
-from infsa_deploy.bench.trace_cost import trace_cost
+from infsa_deploy.export.call_cost import trace_cost
 
 # tiny: 16x24 image in patches of 8: 6 patches + class token; E 24, 3 heads of 8, MLP 40, 2 layers, 5 classes
 N, E, H, D, M, L, K = 7, 24, 3, 8, 40, 2, 5

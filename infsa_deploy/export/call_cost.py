@@ -1,10 +1,10 @@
-"""What a PyTorch program needs, learned by running it on tensors that have shapes and no data."""
+"""What one call needs: of a PyTorch program, run on tensors without data; of a model file, counted in its graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,27 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from infsa_deploy.measurements import Work
+from infsa_deploy.export.dynamic_size import patch_grid
+from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
+from infsa_deploy.export.store import load_model
+from infsa_deploy.measurements import TraceCost, Work
 from infsa_deploy.records import ImageSpec
-
-
-@dataclass(frozen=True)
-class TraceCost:
-    """One call of a program in eager execution.
-
-    Attributes:
-        work: operations and bytes; activations are not told apart from temporaries.
-        peak_bytes: most that is alive at once, weights and input included; a kernel's own scratch is not seen.
-        largest_bytes: its largest tensor, which no runtime can do without that keeps the tensor whole.
-        largest_shape: its shape.
-        tokens: length of the token sequence, None where the module does not say.
-    """
-
-    work: Work
-    peak_bytes: int
-    largest_bytes: int
-    largest_shape: tuple[int, ...]
-    tokens: int | None
 
 
 def trace_cost(module: nn.Module, image: ImageSpec, batch: int) -> TraceCost:
@@ -62,6 +46,17 @@ def trace_cost(module: nn.Module, image: ImageSpec, batch: int) -> TraceCost:
         largest_shape=live.largest_shape,
         tokens=getattr(config, "tokens", None),
     )
+
+
+def count_work(path: Path, image: ImageSpec, batch: int) -> Work | None:
+    """Count a call of an ONNX file of ours; None for one that works in tiles, whose loops have no count."""
+    model, metadata = load_model(path)
+    if metadata.tile_tokens:
+        return None
+    sizes = {"batch": batch, **patch_grid(image)}
+    moved = count_bytes(model, sizes)
+    parts = (moved[part] for part in ("weights", "inputs", "outputs", "activations"))
+    return Work(dict(count_flops_by_type(model, sizes)), *parts)
 
 
 class _LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

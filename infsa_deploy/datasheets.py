@@ -1,8 +1,4 @@
-"""Peaks of devices that are not here, from their makers' datasheets: for predictions, never for measurements.
-
-Dense products (no structured sparsity), operations a second with a multiply-add as 2; `fp32` is TF32, which
-TensorRT uses for float32 models.
-"""
+"""Peaks of devices that are not here, from their makers' datasheets: for predictions, never for measurements."""
 
 from __future__ import annotations
 
@@ -10,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from infsa_deploy.errors import UsageError
+from infsa_deploy.measurements import Predicted, Work
 
 
 @dataclass(frozen=True)
 class Datasheet:
-    """Peak operations by type, peak bytes of memory, and where both are printed."""
+    """Peaks of a device by its maker's datasheet: dense products by type, a multiply-add counting as 2.
+
+    `fp32` is TF32, which TensorRT uses for float32 models.
+    """
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
@@ -34,7 +34,14 @@ DATASHEETS: dict[str, Datasheet] = {
 
 
 def datasheet(device: str) -> Datasheet:
-    """The entry of that name; UsageError naming all of them when there is none."""
+    """Look up a device; UsageError, naming those that there are, where it is unknown."""
     if device not in DATASHEETS:
         raise UsageError(f"device {device!r} is unknown.", f"there are {', '.join(DATASHEETS)}.", "choose one.")
     return DATASHEETS[device]
+
+
+def predict(work: Work, device: str) -> Predicted | None:
+    """Compute the floor of a call on a device of DATASHEETS; None where it has no peak for a type of the work."""
+    sheet = datasheet(device)
+    floor = work.floor(sheet.flops_per_s, sheet.bytes_per_s)
+    return Predicted(device, floor.floor_ms, floor.bound) if floor else None
