@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,8 @@ def capture(
     shapes: Any = ({**first, **(free_axes or {})}, *others)
     flat = isinstance(module, FlatOutputs)
     try:
-        with _quiet(), HandingScalars(scalars):
+        handing = HandingScalars(scalars) if scalars else nullcontext()  # each call would pay for it
+        with _quiet(), handing:
             dynamic = (shapes,) if flat else shapes
             exported = torch.export.export(module, examples, dynamic_shapes=dynamic, strict=False)
     except DeployError:
