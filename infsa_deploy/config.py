@@ -76,6 +76,7 @@ class ExportConfig:
         int8: quantise matrix products, `dynamic` (for CPUs) or `static` (for engines), or None.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
         attention_maps: add the output `attention` [B, L, H, h, w], one map of the patch grid a layer and head.
+        require_ops: an attention that cannot be put on custom ops, or none at all, is an error.
     """
 
     fold: bool = True
@@ -86,6 +87,7 @@ class ExportConfig:
     int8: Int8 | None = None
     keep_io: bool = True
     attention_maps: bool = False
+    require_ops: bool = False
 
     def __post_init__(self) -> None:
         if self.tile_tokens and (self.int8 or self.dtype != "fp32"):
@@ -104,6 +106,12 @@ class ExportConfig:
             raise UsageError(
                 f"--int8 and --dtype {self.dtype} cannot be combined.",
                 "the products that int8 leaves alone stay in float32; an engine builder narrows them itself.",
+                "choose one of the two.",
+            )
+        if self.require_ops and not self.fold:
+            raise UsageError(
+                "--require-ops and --no-fold cannot be combined.",
+                "the reference formula has no custom ops.",
                 "choose one of the two.",
             )
 

@@ -65,7 +65,7 @@ def command(
         images = calibration_batches(calibration or ZOO, reference.image) if int8 else ()
         path = output or default_output(reference, config)
         report = export_reference(reference, path, config, calibration=images, progress=status.update)
-    for line in narrowing_notes(report):
+    for line in (*report.notices, *narrowing_notes(report)):
         note(line)
     click.echo(to_json(report) if as_json else report.path)
 

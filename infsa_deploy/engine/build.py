@@ -161,6 +161,11 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
         plugin_library.check_targets(library, targets)
     elif onnx_file.plugins:
         listener.note("plugins off: the custom ops are built from their function bodies")
+    for name, why in onnx_file.bodies.items():
+        listener.note(
+            f"{name} is built from its function body, without the plugin: {why}; for the plugin, choose another "
+            "number of heads"
+        )
     image = onnx_file.metadata.image if onnx_file.metadata else None
     ranges = resolve_shapes(onnx_file.inputs, config, (image.height, image.width) if image else None)
     listener.note("shapes: " + "; ".join(f"{name} {_spell_range(shapes)}" for name, shapes in ranges.items()))
@@ -173,6 +178,7 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
         targets=targets,
         library=library,
         plugins=onnx_file.plugins,
+        bodies=frozenset(onnx_file.bodies),
         attributes=onnx_file.attributes,
         kept_fp32=frozenset(origin.kept_fp32),
         ranges=ranges,
@@ -281,8 +287,10 @@ def _plugins(build: _Build, *, embedded: bool, proof: str) -> PluginUse:
     assert build.facts is not None
     library = build.request.library
     if library is None:
-        return PluginUse("bodies" if build.model.plugins else "none", None, None, False, {}, None)
-    return PluginUse("plugins", library.name, sha256(library), embedded, dict(build.facts.network.plugins), proof)
+        mode = "bodies" if build.model.plugins or build.model.bodies else "none"
+        return PluginUse(mode, None, None, False, {}, None, build.model.bodies)
+    layers = dict(build.facts.network.plugins)
+    return PluginUse("plugins", library.name, sha256(library), embedded, layers, proof, build.model.bodies)
 
 
 def _spell_range(shapes: ShapeRange) -> str:
