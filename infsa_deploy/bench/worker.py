@@ -18,6 +18,7 @@ import numpy as np
 from infsa_deploy import measurements
 from infsa_deploy.bench import energy, limits, process
 from infsa_deploy.bench.process import PointEnded
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.files import artefact_sha256
 from infsa_deploy.runtime import Session, memory
@@ -182,7 +183,8 @@ def open_session(asked: process.OpenRequest, settings: measurements.Settings) ->
 
         return OpenVinoSession(path, dtype, settings.threads)
     if runtime in ("onnxruntime", "tensorrt"):
-        return open_artefact(path, settings.device, settings.threads)
+        trust = Trust(host_code=True)  # built for this benchmark, or named by whoever asked for it
+        return open_artefact(path, settings.device, settings.threads, trust=trust)
     import torch
 
     from infsa_deploy.bench.programs import build

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from infsa_models.vit import ViT
 from torch import nn
 
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError, ToleranceError
 from infsa_deploy.export.attention_maps import with_attention_maps
 from infsa_deploy.export.deployable import to_deployable, to_reference
@@ -52,6 +53,7 @@ def validate_model(
     weights: Path | None = None,
     module: str | None = None,
     threads: int | None = None,
+    trust: Trust | None = None,
     known: ReferenceOutputs | None = None,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ValidationReport:
@@ -63,6 +65,7 @@ def validate_model(
         weights: where the checkpoint is now, if it has moved since the export.
         module: `package.module:factory` of the reference, for a model exported from Python.
         threads: see OrtSession.
+        trust: whether an engine may run code on the processor.
         known: what the reference gave before, for other files of its model; what it gives now is added.
         progress: called with the phase about to start.
 
@@ -70,7 +73,7 @@ def validate_model(
         ModelError: the model cannot be loaded, or the reference found is not the one it was exported from.
         UsageError: the plan leaves nothing to compare.
     """
-    with closing(open_artefact(path, threads=threads)) as candidate:
+    with closing(open_artefact(path, threads=threads, trust=trust)) as candidate:
         metadata = candidate.metadata
         progress("building the reference model")
         reference = rebuild_reference(metadata, weights, module)

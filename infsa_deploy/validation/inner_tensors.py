@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from infsa_deploy.build import build
-from infsa_deploy.config import EngineConfig, Precision
+from infsa_deploy.config import EngineConfig, Precision, Trust
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.build import Listener
 from infsa_deploy.engine.driver import require_gpu
@@ -125,7 +125,7 @@ def _engine_tensors(inside: Inside, record: EngineRecord, feeds: Arrays) -> Arra
         marked, engine = Path(folder) / inside.source.name, Path(folder) / "marked.engine"
         save_model(inside.model, inside.metadata, marked)
         build(marked, engine, _same_config(record), Listener())
-        with closing(TrtSession(engine)) as session:
+        with closing(TrtSession(engine, trust=Trust(host_code=True))) as session:  # built above, in a folder of ours
             return session(feeds)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import UsageError
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.protocol import Arrays
@@ -15,7 +16,9 @@ from infsa_deploy.validation.inputs import Plan, call_in_batches, sample_inputs
 from infsa_deploy.validation_records import PairComparison
 
 
-def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None) -> list[PairComparison]:
+def compare_pairs(
+    paths: Sequence[Path], plan: Plan, threads: int | None = None, trust: Trust | None = None
+) -> list[PairComparison]:
     """Compare each two of the artefacts on the images of `plan`; each is loaded once, and alone.
 
     Raises:
@@ -25,7 +28,7 @@ def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None)
     outputs: list[tuple[Path, Arrays]] = []
     spec, feeds = None, None
     for path in paths:
-        session = open_artefact(path, threads=threads)
+        session = open_artefact(path, threads=threads, trust=trust)
         if feeds is None:
             spec = session.metadata.image
             feeds = sample_inputs(plan, spec, session.inputs, session.metadata.dtype)

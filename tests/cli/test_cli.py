@@ -173,7 +173,8 @@ def test_run_errors(run, exported, tmp_path):
         (("empty.onnx", "text.png"), "is empty"),
         ((exported, "text.png"), "is no image"),
         ((exported, "missing.png"), "does not exist"),
-        ((".", "text.png"), ". does not exist"),
+        ((".", "text.png"), ". is a folder"),
+        ((exported, "."), ". is a folder"),
     ):
         code, out, err = run("run", *arguments)
         assert (code, out) == (4, "")

@@ -140,7 +140,7 @@ def test_several_inputs_and_outputs_of_any_shape(factor, wrong, shared, tiny, mo
     _, metadata = load_model(shared("linear")[0])
     session = TwoInputSession(metadata, factor)
     reference = replace(tiny("linear"), module=users_modules.TwoInputs())
-    monkeypatch.setattr(against_reference, "open_artefact", lambda path, threads: session)
+    monkeypatch.setattr(against_reference, "open_artefact", lambda path, **_: session)
     monkeypatch.setattr(against_reference, "rebuild_reference", lambda *_: reference)
     monkeypatch.setattr(against_reference, "check_same_weights", lambda *_: None)
     report = validate_model(tmp_path / "m.onnx", Plan(8, 4))
