@@ -26,7 +26,7 @@ from infsa_deploy.runtime.artefact import is_engine, open_artefact, read_artefac
 from infsa_deploy.runtime.protocol import Arrays
 
 if TYPE_CHECKING:
-    from infsa_deploy.validate import ReferenceOutputs  # needs PyTorch
+    from infsa_deploy.validation.reference import ReferenceOutputs  # needs PyTorch
 
 PR_SET_PDEATHSIG = 1
 SEED = 0
@@ -114,16 +114,17 @@ class Worker:
 
     def validate(self, asked: process.FileRequest) -> measurements.Validation:
         """Compare a model file with its reference, an image at a time; its outputs are kept for other files of it."""
-        from infsa_deploy.validate import ReferenceOutputs, validate_model
-        from infsa_deploy.validation_inputs import Plan
+        from infsa_deploy.validation.against_reference import validate_model
+        from infsa_deploy.validation.inputs import Plan
+        from infsa_deploy.validation.reference import ReferenceOutputs
 
         self._known = known = self._known or ReferenceOutputs()
         images, threads = _images_for(asked.height, asked.width), self._settings.threads
-        plan = Plan(-(-images // 2), images // 2, batch=1, again=MOST_IMAGES)  # half of them noise
+        plan = Plan(-(-images // 2), images // 2, batch=1)  # half of them noise
         report = validate_model(Path(asked.path), plan, threads=threads, known=known)
         worst = max(report.comparisons, key=lambda comparison: comparison.share_of_bound)
-        detail = f"largest error {worst.max_abs:.3g} on {worst.inputs} images, bound {worst.bound:.3g}"
-        return measurements.Validation(asked.sha256, report.passed, detail)
+        detail = f"root mean square error {worst.rms:.3g} on {worst.inputs} images, bound {worst.rms_bound:.3g}"
+        return measurements.Validation(asked.sha256, report.passed, report.rewrite or detail)
 
     def measure_ceilings(self, run: str) -> measurements.Ceilings:
         """Measure what the device can do, for the run of that start."""

@@ -13,8 +13,8 @@ from infsa_deploy.config import Trust
 
 @click.command()
 @click.argument("models", type=FILE, nargs=-1, required=True, metavar="MODEL...")
-@click.option("--images", "real", type=click.IntRange(min=0), default=32, show_default=True, help="Real images.")
-@click.option("--random", type=click.IntRange(min=0), default=8, show_default=True, help="Images of noise.")
+@click.option("--images", "real", type=click.IntRange(min=0), default=64, show_default=True, help="Real images.")
+@click.option("--random", type=click.IntRange(min=0), default=16, show_default=True, help="Images of noise.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the noise.")
 @click.option("--weights", type=FILE, help="The checkpoint, if it has moved since the export.")
 @click.option("--module", help="package.module:factory of the reference, if the model was exported from Python.")
@@ -47,12 +47,12 @@ def command(
         check_model_file(path)
     from rich.console import Console
 
-    from infsa_deploy import divergence
     from infsa_deploy.cli.tables import print_validation
-    from infsa_deploy.pairwise import compare_pairs
     from infsa_deploy.records import to_json
-    from infsa_deploy.validate import check_tolerance, validate_models
-    from infsa_deploy.validation_inputs import Plan
+    from infsa_deploy.validation import divergence
+    from infsa_deploy.validation.against_reference import check_tolerance, validate_models
+    from infsa_deploy.validation.inputs import Plan
+    from infsa_deploy.validation.pairwise import compare_pairs
     from infsa_deploy.validation_records import ValidationSet
 
     plan = Plan(**plan_options)

@@ -20,7 +20,7 @@ from infsa_deploy import doctor
 from infsa_deploy.cli import COMMANDS
 from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, from_json
 from infsa_deploy.validation_records import ValidationReport
-from tests.test_validate import damage
+from tests.validation.test_against_reference import damage
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tensorrt", "rich", "PIL")
 
