@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 SEED = 0
+TRUST = Trust(host_code=True)  # an engine was built for this benchmark, or is named by whoever asks for it
 MOST_CALLS = 1000
 REFILLING_S = 0.25  # what a cache holds, tens of MB, is read in a hundredth of that
 SETTLED, SETTLED_WITHIN = 3, 0.05  # so many calls, and how near they are to their median
@@ -121,7 +122,7 @@ class Worker:
         self._known = known = self._known or ReferenceOutputs()
         images, threads = _images_for(asked.height, asked.width), self._settings.threads
         plan = Plan(-(-images // 2), images // 2, batch=1)  # half of them noise
-        report = validate_model(Path(asked.path), plan, threads=threads, known=known)
+        report = validate_model(Path(asked.path), plan, threads=threads, trust=TRUST, known=known)
         worst = max(report.comparisons, key=lambda comparison: comparison.share_of_bound)
         detail = f"root mean square error {worst.rms:.3g} on {worst.inputs} images, bound {worst.rms_bound:.3g}"
         return measurements.Validation(asked.sha256, report.passed, report.rewrite or detail)
@@ -183,8 +184,7 @@ def open_session(asked: process.OpenRequest, settings: measurements.Settings) ->
 
         return OpenVinoSession(path, dtype, settings.threads)
     if runtime in ("onnxruntime", "tensorrt"):
-        trust = Trust(host_code=True)  # built for this benchmark, or named by whoever asked for it
-        return open_artefact(path, settings.device, settings.threads, trust=trust)
+        return open_artefact(path, settings.device, settings.threads, trust=TRUST)
     import torch
 
     from infsa_deploy.bench.programs import build
