@@ -72,6 +72,7 @@ CHANGES: tuple[tuple[str, tuple[str | int, ...], Any], ...] = (
     ("no list of targets", ("targets",), "sm80"),
     ("an empty list of targets", ("targets",), []),
     ("no metadata entry", ("metadata",), MISSING),
+    ("an object with 20,000 keys", ("precision", "kept_fp32"), {f"node {index}": "" for index in range(20_000)}),
     ("nested 40 deep", ("metadata", "architecture"), {"a": json.loads("[" * 40 + "]" * 40)}),
 )  # fmt: skip
 
