@@ -206,10 +206,14 @@ void misuse(Arguments const& a) {
     report([&] { context.run(good); });
 }
 
-// load ENGINE [LIBRARY]: the engine and a context, reported
+// load ENGINE [allow | trust SHA256 | library PATH]...: the engine and a context, reported
 void load(Arguments const& a) {
     infsa::EngineOptions options;
-    if (a.size() > 1) options.pluginLibrary = a[1];
+    for (std::size_t i = 1; i < a.size(); ++i) {
+        if (a[i] == "allow") options.allowHostCode = true;
+        else if (a[i] == "trust") options.trustedSha256.push_back(a.at(++i));
+        else if (a[i] == "library") options.pluginLibrary = a.at(++i);
+    }
     report([&] { infsa::Context const context{infsa::Engine(a[0], options)}; });
 }
 

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -72,7 +73,14 @@ void standInPush(CUstream stream, void (*run)(void*), void* argument) {
     push(stream, [=] { run(argument); });
 }
 
-CUresult cuInit(unsigned) { return std::getenv("STAND_IN_NO_GPU") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS; }
+CUresult cuInit(unsigned) {
+    if (char const* files = std::getenv("STAND_IN_EXCHANGE")) { // FROM:TO, renamed as somebody else might just now
+        std::string const both = files;
+        auto const colon = both.find(':');
+        if (std::rename(both.substr(0, colon).c_str(), both.substr(colon + 1).c_str())) std::abort();
+    }
+    return std::getenv("STAND_IN_NO_GPU") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
 CUresult cuGetErrorName(CUresult result, char const** name) {
     *name = result == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_CONTEXT";
     return CUDA_SUCCESS;
