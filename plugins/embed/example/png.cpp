@@ -51,6 +51,18 @@ int prepare(png_structp png, png_infop info, bool& wide) {
     return png_get_channels(png, info);
 }
 
+// libpng allocates what a chunk says to be long, and only warns of a limit: so that has to be in the file.
+void checkChunks(Bytes const& file, std::string const& path) {
+    for (std::size_t at = 8; file.size() - at >= 12;) { // a length, a type, and a checksum behind the data
+        std::size_t length = 0;
+        for (std::size_t i = 0; i < 4; ++i) length = length << 8 | file[at + i];
+        if (length > file.size() - at - 12) break;
+        if (!std::memcmp(file.data() + at + 4, "IEND", 4)) return;
+        at += 12 + length;
+    }
+    throw damaged(path, "it ends before its samples do.");
+}
+
 // libpng's state, freed whichever way its user is left.
 struct Reader {
     explicit Reader(Source& source) : png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, fail, ignore)) {
@@ -111,6 +123,8 @@ void layOnWhite(Decoded& image) {
 } // namespace
 
 Decoded decodePng(Bytes const& file, std::string const& path) {
+    if (file.size() < 8) throw damaged(path, "it ends in its signature.");
+    checkChunks(file, path);
     Source source{file, 0, {}};
     Decoded image;
     std::size_t stored = 0; // bytes of the samples before they were packed

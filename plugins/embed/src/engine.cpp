@@ -1,5 +1,5 @@
 #include "loaded.h"
-#include "plan.h"
+#include "record_files.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,7 +1,7 @@
 #include <infsa/record.h>
 
 #include "files.h"
-#include "plan.h"
+#include "record_files.h"
 #include "schema.h"
 #include "sha256.h"
 
@@ -97,6 +97,8 @@ bool compatible(Record const& record, std::string const& version) {
 
 } // namespace
 
+Record parseRecord(std::string const& sidecar) { return recordOf(parseSidecar(sidecar)); }
+
 Record readRecord(path const& engine) {
     path const sidecar = engine.string() + ".json";
     if (!std::filesystem::is_regular_file(engine))
@@ -108,7 +110,7 @@ Record readRecord(path const& engine) {
             file + " is not beside it; a plan alone does not say what it is or where it runs.",
             "copy " + file + " along with the engine, or " + kBuildAgain);
     try {
-        return recordOf(parseSidecar(readText(sidecar, largestSidecar())));
+        return parseRecord(readText(sidecar, largestSidecar()));
     } catch (std::invalid_argument const& error) {
         throw Error(Kind::model, sidecar.string() + " cannot be read.", error.what(), kBuildAgain);
     }
