@@ -2,7 +2,7 @@
 
 The library is the one that is installed, compiled against TensorRT's headers; the loader finds the stand-ins first.
 The stand-in driver runs a stream's work when it is synchronised, refuses calls without a context, and counts what is
-alive, which has to be nothing at the end of each program.
+alive, and contexts pushed and not popped, which has to be nothing at the end of each program.
 """
 
 from __future__ import annotations
@@ -114,6 +114,14 @@ def test_what_a_caller_gets_wrong(probe, stand_ins, engine, batches):
         strict=True,
     ):
         assert part in text
+    assert result.stdout.splitlines()[-1] == NO_WASTE
+
+
+def test_a_graph_that_cannot_be_captured_is_freed(probe, stand_ins, engine, batches):
+    (path,), _ = batches(1)
+    result = probe("capture", engine("no-capture"), path, on=stand_ins)
+    ((code, text),) = reports(result.stdout)
+    assert (code, text.splitlines()[0]) == (3, "the engine cannot be captured as a CUDA graph.")
     assert result.stdout.splitlines()[-1] == NO_WASTE
 
 

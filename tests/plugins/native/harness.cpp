@@ -207,13 +207,21 @@ void* harnessRevive(void* plugin) {
     return creatorOf(core->getPluginName())->createPlugin("node", &collection, TensorRTPhase::kRUNTIME);
 }
 
-// Bit k of the result: the k-th of the types float32, float16, bfloat16, int32 is offered when the node has `type`.
-int harnessOffered(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+void* harnessClone(void* plugin) { return static_cast<IPluginV3*>(plugin)->clone(); }
+
+// Tells the plugin that its node's inputs are of `type`; 0 where it gives the same type as output.
+int harnessTell(void* plugin, int type, int inputs, int outputs) {
     auto* build = capability<IPluginV3OneBuild>(plugin, PluginCapabilityType::kBUILD);
     std::vector<DataType> types(inputs, static_cast<DataType>(type)), given(outputs);
     if (build->getOutputDataTypes(given.data(), outputs, types.data(), inputs)) return -1;
     for (auto each : given)
         if (each != types[0]) return -2;
+    return 0;
+}
+
+// Bit k of the result: the k-th of the types float32, float16, bfloat16, int32 is offered at a position.
+int harnessOffered(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+    auto* build = capability<IPluginV3OneBuild>(plugin, PluginCapabilityType::kBUILD);
     int offered = 0, bit = 0;
     for (auto candidate : {DataType::kFLOAT, DataType::kHALF, DataType::kBF16, DataType::kINT32}) {
         auto descs = dynamicDescs(type, tensors, inputs + outputs);

@@ -65,7 +65,8 @@ CUresult destroyed(Object* object) {
 
 extern "C" {
 
-long standInAlive() { return alive; }
+// What was made and not freed, and the contexts that this thread pushed and did not pop.
+long standInAlive() { return alive + static_cast<long>(contexts.size()); }
 long standInLaunches() { return launches; }
 void standInFail(char const* call, int at) { failing[call] = at; }
 int standInCapturing(CUstream stream) { return stream && of(stream)->capturing; }
