@@ -62,7 +62,8 @@ std::string Messages::lastError() const {
 Engine::Loaded::Loaded(path const& plan, EngineOptions const& options)
     : mRecord(readRecord(plan)), mMessages(options.log) {
     auto const bytes = readPlan(plan, mRecord);
-    bool const hostCode = mRecord.plugins.embedded || mRecord.versionCompatible;
+    // TensorRT-RTX 1.7 loads a library in the plan without leave: so the plan itself is asked, before TensorRT has it
+    bool const hostCode = mRecord.plugins.embedded || mRecord.versionCompatible || holdsHostCode(bytes);
     checkTrust(plan, mRecord.engineSha256, hostCode, options);
     mDevice = std::make_unique<Device>(options.device, "running " + plan.string());
     std::string const version = installedVersion();
@@ -70,7 +71,7 @@ Engine::Loaded::Loaded(path const& plan, EngineOptions const& options)
     Current const current(*mDevice);
     mRuntime.reset(nvinfer1::createInferRuntime(mMessages));
     if (!mRuntime) throw failure("TensorRT cannot be started.");
-    mRuntime->setEngineHostCodeAllowed(hostCode); // which the caller agreed to
+    mRuntime->setEngineHostCodeAllowed(hostCode); // which the caller trusts by now
     if (mRecord.plugins.library && !mRecord.plugins.embedded) loadPlugins(plan, options);
     deserialize(plan, bytes);
 }

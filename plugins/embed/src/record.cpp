@@ -15,6 +15,7 @@ using std::filesystem::path;
 
 constexpr char kBuildAgain[] = "build it again with infsa-deploy build-engine.";
 constexpr int kAmpere = 80;
+constexpr int kCudaMachine = 190; // EM_CUDA of an ELF header
 
 template <typename Value>
 std::optional<Value> maybe(Json const& object, char const* key) {
@@ -128,6 +129,19 @@ std::vector<char> readPlan(path const& engine, Record const& record) {
         throw Error(Kind::model, engine.string() + " is not the engine its sidecar describes.", "its hash is another.",
             std::string("copy both files again, or ") + kBuildAgain);
     return bytes;
+}
+
+bool holdsHostCode(std::vector<char> const& plan) {
+    constexpr char magic[] = {0x7f, 'E', 'L', 'F'};
+    auto at = std::search(plan.begin(), plan.end(), std::begin(magic), std::end(magic));
+    while (plan.end() - at >= 20) {
+        // 32 or 64 bits, the byte order, version 1: weights may hold the magic alone by chance
+        bool const header = (at[4] == 1 || at[4] == 2) && (at[5] == 1 || at[5] == 2) && at[6] == 1;
+        auto const machine = static_cast<unsigned char>(at[18]) | static_cast<unsigned char>(at[19]) << 8;
+        if (header && machine != kCudaMachine) return true;
+        at = std::search(at + 1, plan.end(), std::begin(magic), std::end(magic));
+    }
+    return false;
 }
 
 void checkFile(path const& engine, Record const& record) { readPlan(engine, record); }

@@ -16,6 +16,7 @@ from infsa_deploy.engine import driver, sidecar
 from infsa_deploy.engine_records import Gpu, PluginUse
 from infsa_deploy.errors import DeployError
 from infsa_deploy.files import sha256
+from infsa_deploy.records import to_json
 from infsa_deploy.runtime.trt import check_profile
 from tests.plugins.embed.conftest import RECORD, VERSION, execute, reports
 
@@ -187,6 +188,17 @@ def test_code_in_the_plan_runs_where_the_caller_trusts_it(probe, stand_ins, engi
 def test_code_that_the_sidecar_does_not_tell_of_does_not_run(probe, stand_ins, engine):
     """TensorRT is not allowed to run it, whatever the caller allows."""
     assert reports(probe("load", engine("host-code"), "allow", on=stand_ins).stdout)[0][0] == 3
+
+
+@pytest.mark.parametrize(("machine", "code"), [("\x3e", 2), ("\xb7", 2), ("\xbe", 0)], ids=["x86", "Arm", "CUDA"])
+def test_a_plan_is_searched_for_code(probe, stand_ins, engine, machine, code):
+    """The sidecar hides that the plan holds a library; code for GPUs, of which plans are full, is none."""
+    path, header = engine(), b"\x7fELF\2\1\1" + bytes(9) + b"\3\0" + machine.encode("latin-1") + bytes(40)
+    path.write_bytes(b"a plan \x7fELF" + header)
+    record = replace(RECORD, engine_sha256=sha256(path), engine_bytes=path.stat().st_size)
+    sidecar.sidecar_path(path).write_text(to_json(record))
+    assert [found[0] for found in reports(probe("load", path, on=stand_ins).stdout)] == [code]
+    assert reports(probe("load", path, "allow", on=stand_ins).stdout) == [(0, "")]
 
 
 def test_a_hash_that_is_given_is_heeded_without_code_too(probe, stand_ins, engine):
