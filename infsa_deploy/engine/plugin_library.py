@@ -80,8 +80,8 @@ def contains(plan: Path, library: Path) -> bool:
 def holds_host_code(plan: bytes) -> bool:
     """Whether a plan holds a file that a processor runs: an ELF file that is for no GPU.
 
-    TensorRT-RTX 1.7 loads a library in a plan whether its host code is allowed or not, and a sidecar may deny that there
-    is one. So the plan is asked itself, before TensorRT has it.
+    TensorRT-RTX 1.7 loads a library in a plan whether its host code is allowed or not, and a sidecar may deny that
+    there is one. So the plan is asked itself, before TensorRT has it.
     """
     at = plan.find(ELF_MAGIC)
     while at >= 0 and at + MACHINE + 2 <= len(plan):

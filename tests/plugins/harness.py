@@ -93,6 +93,12 @@ class Plugin:
         """Tell the type of the node's inputs; 0 where that is the outputs' too."""
         return self.native.harnessTell(self.address, TYPES[dtype], inputs, outputs)
 
+    def misaligned(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], position: int) -> int:
+        """The code of an enqueue in which one address of inputs, outputs and workspace is no multiple of 16."""
+        array = self._tensors([*inputs, *outputs])
+        kind = TYPES[inputs[0].dtype]
+        return self.native.harnessMisaligned(self.address, kind, array, len(inputs), len(outputs), position)
+
     def outputs(self) -> int:
         return self.native.harnessOutputs(self.address)
 

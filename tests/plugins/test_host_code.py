@@ -113,3 +113,15 @@ def test_unloading_leaves_the_current_context(worker, op: str) -> None:
     before, after = worker(w.contexts_after_unloading, SMALL[op]())
     assert before == after
     assert before
+
+
+@each_op
+def test_addresses_must_be_those_that_kernels_are_promised(worker, op: str) -> None:
+    """Multiples of 16 bytes, which is checked before anything is launched."""
+    case = SMALL[op]()
+    names = [f"input {i}" for i in range(len(case.inputs))] + [f"output {i}" for i in range(len(case.shapes))]
+    *found, aligned = worker(w.misaligned, case)
+    for name, message in zip([*names, "workspace 0"], found, strict=True):
+        assert message.startswith("-1 ")
+        assert f"{op}: {name} lies at an address that is no multiple of 16 bytes." in message
+    assert aligned == "0 "

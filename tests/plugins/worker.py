@@ -131,6 +131,20 @@ def grids(built: Any, case: Case, multiprocessors: int) -> tuple[list[tuple[str,
     return launches, workspace
 
 
+def misaligned(built: Any, case: Case) -> list[str]:
+    """What an enqueue says for each of its addresses that is not aligned, and at last for none; nothing is computed."""
+    harness, driver = _opened(built)
+    plugin = harness.create(case.op, case.fields)
+    outputs = [torch.empty(shape, dtype=case.inputs[0].dtype) for shape in case.shapes]
+    found = []
+    with _launching(driver, lambda *_: None):
+        for position in range(len(case.inputs) + len(outputs) + 2):
+            code = plugin.misaligned(case.inputs, outputs, position)
+            found.append(f"{code} {harness.messages()}")
+    plugin.close()
+    return found
+
+
 def contexts_after_unloading(built: Any, case: Case) -> tuple[int | None, int | None]:
     """The current context before and after a plugin is destroyed whose modules lie in another one."""
     harness, driver = _opened(built)

@@ -275,6 +275,18 @@ int harnessEnqueue(void* plugin, int type, Tensor const* tensors, int inputs, in
     }
 }
 
+// An enqueue with addresses that nobody may touch, one of them (inputs, outputs, workspace) not aligned; its code.
+int harnessMisaligned(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+    std::vector<PluginTensorDesc> descs(inputs + outputs);
+    std::vector<void*> data;
+    for (int i = 0; i <= inputs + outputs; ++i)
+        data.push_back(reinterpret_cast<void*>(4096L * (i + 1) + (i == position ? 8 : 0)));
+    for (int i = 0; i < inputs + outputs; ++i)
+        descs[i] = {dimsOf(tensors[i], tensors[i].dims), static_cast<DataType>(type), TensorFormat::kLINEAR, 1.F};
+    auto* runtime = capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME);
+    return runtime->enqueue(descs.data(), descs.data() + inputs, data.data(), data.data() + inputs, data.back(), nullptr);
+}
+
 // An enqueue that must fail before it touches memory, where there is no driver to allocate any.
 int harnessEnqueueNowhere(void* plugin) {
     PluginTensorDesc descs[4];
