@@ -29,7 +29,7 @@ class ModelSource:
 
     Attributes:
         model: name of a zoo model, or None.
-        weights: path of a checkpoint, or None; beside `model` it replaces the zoo's weights.
+        weights: path of a checkpoint, a file or a folder, or None; beside `model` it replaces the zoo's weights.
         module: `package.module:factory` of a foreign `nn.Module`, or None.
         variant: stated attention variant, where the checkpoint does not say.
         heads: stated number of heads, where the checkpoint does not say.
@@ -37,6 +37,7 @@ class ModelSource:
         image_size: (height, width) in pixels, or None for the model's own.
         hops: Neumann hops of pure attention, or None for the model's own.
         power_iterations: power iterations of linear attention, or None for the model's own.
+        key: which weights of a checkpoint that holds several sets, such as `model_ema`.
     """
 
     model: str | None = None
@@ -48,6 +49,18 @@ class ModelSource:
     hops: Hops | None = None
     power_iterations: int | None = None
     grid: tuple[int, int] | None = None
+    key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name of the model that this builds."""
+        if self.model or not (self.weights or self.module):
+            parts = [self.model or f"digits_{self.variant or 'linear'}"]  # what export takes where nothing is named
+        else:
+            parts = [Path(self.weights).stem if self.weights else str(self.module).rpartition(":")[2]]
+        parts += [f"hops{self.hops}"] if self.hops not in (None, 1) else []
+        parts += [f"power{self.power_iterations}"] if self.power_iterations not in (None, 1) else []
+        return "_".join(parts)
 
 
 @dataclass(frozen=True)

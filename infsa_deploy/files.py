@@ -48,6 +48,15 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def artefact_sha256(path: Path) -> str:
+    """Hash an ONNX file or an engine together with the weights that it keeps beside it in `NAME.data`.
+
+    Without such a file it is the SHA-256 of the artefact itself; with one, that of the two hashes one after the other.
+    """
+    alone, weights = sha256(path), path.with_name(f"{path.name}.data")
+    return hashlib.sha256((alone + sha256(weights)).encode()).hexdigest() if weights.is_file() else alone
+
+
 def check_target(path: Path) -> None:
     """Raise UsageError if `path` cannot become a file; worth asking before the work whose result goes there."""
     if not path.parent.is_dir():

@@ -19,7 +19,7 @@ from infsa_deploy.engine.driver import require_gpu
 from infsa_deploy.engine_records import EngineRecord
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.files import sha256
+from infsa_deploy.files import artefact_sha256
 from infsa_deploy.runtime.artefact import is_engine
 from infsa_deploy.runtime.protocol import Arrays
 from infsa_deploy.runtime.trt import TrtSession
@@ -83,7 +83,7 @@ def source_model(path: Path) -> Path:
         return path
     record = sidecar.read_sidecar(path)
     source = path.with_name(record.onnx)
-    if not source.is_file() or sha256(source) != record.onnx_sha256:
+    if not source.is_file() or artefact_sha256(source) != record.onnx_sha256:
         raise ModelError(
             f"{path} cannot be built again to look into it.",
             f"its model, {record.onnx} with SHA-256 {record.onnx_sha256[:12]}, is not beside it.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from infsa_deploy.config import ModelSource
 
@@ -15,6 +14,7 @@ OK = "ok"
 REFUSED = "refused"
 OUT_OF_MEMORY = "out of memory"
 UNSUPPORTED = "unsupported"
+NOT_INSTALLED = "not installed"
 TIMEOUT = "timeout"
 FAILED = "failed"
 
@@ -39,31 +39,33 @@ class Machine:
 
 @dataclass(frozen=True)
 class Settings:
-    """How each point is measured.
+    """How each cell is measured.
 
     Attributes:
         threads: CPU threads of every contender.
         device: `cpu` or `cuda`.
-        rounds: turns of each contender, interleaved with the others'; at least.
-        most_rounds: turns it may have until its ratio to eager's time is known to within `precision`, a share of it.
-        turn_s: seconds of calls a turn; one call at least.
-        warm_up_calls: most calls before the first turn; fewer when latency is stable before, or when they have taken
-            slow_call_s together.
-        slow_call_s: a contender whose call takes longer has no more turns than it must, of one call; four times as
-            long: 4, spread over the rounds of the others, of which the first warms up.
-        limit_s: a step of a point that takes longer ends as a timeout.
+        budget_s: seconds that the rounds of a cell should take together.
+        fewest_rounds, most_rounds: rounds of a cell, whatever the budget; every contender has a turn in each.
+        turn_s: seconds of calls in a turn; one call at least.
+        warm_up_calls: most calls before the first turn; fewer when the latency is stable before.
+        slow_call_s: warming up also ends after so many seconds of calls.
+        limit_s: a step that takes longer ends as a timeout.
+        seed: of the order of contenders, which is shuffled each round.
+        quick: whether the settings are too short for figures to rely on.
         energy: whether energy is measured where there is a counter.
     """
 
     threads: int
     device: str = "cpu"
-    rounds: int = 12
-    most_rounds: int = 18
-    precision: float = 0.05
-    turn_s: float = 0.8
+    budget_s: float = 180.0
+    fewest_rounds: int = 6
+    most_rounds: int = 30
+    turn_s: float = 0.5
     warm_up_calls: int = 20
     slow_call_s: float = 4.0
     limit_s: float = 900.0
+    seed: int = 0
+    quick: bool = False
     energy: bool = True
 
 
@@ -84,7 +86,8 @@ class Run:
     Attributes:
         started: ISO time, which cells refer to.
         command: what was typed.
-        load_average: of the last minute when it began: above `cores`, others were computing too.
+        load_average: of the last minute before it began: above `cores`, others were computing.
+        governor: how the kernel sets the clock of the first core; None where it does not say.
     """
 
     started: str
@@ -94,6 +97,7 @@ class Run:
     settings: Settings
     energy: EnergySource
     load_average: float
+    governor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,14 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """The least time a call can take at given rates, and what bounds it: `compute` or `memory`."""
+
+    floor_ms: float
+    bound: str
+
+
+@dataclass(frozen=True)
 class Work:
     """What one call computes and must move, counted from the program.
 
@@ -143,38 +155,44 @@ class Work:
         return sum(self.flops_by_type.values())
 
     @property
+    def main_type(self) -> str:
+        """The type that most operations are done in."""
+        return max(self.flops_by_type, key=lambda kind: self.flops_by_type[kind])
+
+    @property
     def least_bytes(self) -> int:
         """What any implementation moves: weights, inputs and outputs once."""
         return self.weights_bytes + self.input_bytes + self.output_bytes
 
+    def floor(self, flops_per_s: Mapping[str, float], bytes_per_s: float) -> Floor | None:
+        """The longer of the products at their rates and of the bytes that any implementation moves.
+
+        None where a type of the products has no rate.
+        """
+        if not self.flops_by_type.keys() <= flops_per_s.keys():
+            return None
+        compute_ms = 1000 * sum(flops / flops_per_s[kind] for kind, flops in self.flops_by_type.items())
+        memory_ms = 1000 * self.least_bytes / bytes_per_s
+        return Floor(compute_ms, "compute") if compute_ms >= memory_ms else Floor(memory_ms, "memory")
+
 
 @dataclass(frozen=True)
-class Latency:
-    """Wall-clock time of calls, arrays in, arrays out.
+class TraceCost:
+    """One call of a PyTorch program in eager execution, learned without running it.
 
     Attributes:
-        calls: number of timed calls, over all rounds.
-        round_p50_ms: median of each round that it had a turn in.
-        turn_every: rounds from one of those to the next.
-        core_round_trips_ns: what a cache line took from core to core and back, the longer of before and after each
-            turn; None unknown.
-        p90_ms, p99_ms: None below 10 and 100 calls, which do not reach that far.
-        cv: standard deviation over mean of all calls.
-        warm_up_calls: calls before the first timed one.
-        stable: whether latency had settled by then.
+        work: operations and bytes; activations are not told apart from temporaries.
+        peak_bytes: most that is alive at once, weights and input included; a kernel's own scratch is not seen.
+        largest_bytes: its largest tensor, which no runtime can do without that keeps the tensor whole.
+        largest_shape: its shape.
+        tokens: length of the token sequence, None where the module does not say.
     """
 
-    calls: int
-    round_p50_ms: tuple[float, ...]
-    p50_ms: float
-    p90_ms: float | None
-    p99_ms: float | None
-    cv: float
-    images_per_s: float
-    warm_up_calls: int
-    stable: bool
-    turn_every: int = 1
-    core_round_trips_ns: tuple[float | None, ...] = ()
+    work: Work
+    peak_bytes: int
+    largest_bytes: int
+    largest_shape: tuple[int, ...]
+    tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -200,15 +218,6 @@ class Energy:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The least time a call can take at the run's ceilings, and how many times longer it took."""
-
-    floor_ms: float
-    bound: str
-    achieved_over_floor: float
-
-
-@dataclass(frozen=True)
 class Predicted:
     """The floor on a device that is not here, from its datasheet; never a measurement."""
 
@@ -219,13 +228,14 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one point.
+    """One contender in one cell.
 
     Attributes:
         status: `ok`, or what ended it; `reason` says why, with the numbers.
-        speedup_to_eager: median over rounds, or spans of them, of eager's time over this one's in the same; without
-            rounds in which cores were apart, where that leaves enough.
-        speedup_interval: where that median lies with 95 % confidence; None where the rounds are too few to tell.
+        rounds_ms: wall-clock times of its calls, arrays in and arrays out, one tuple for each round in order; empty
+            for a round without a turn. One that ended late has its turns up to then.
+        warm_up_calls: calls before the first timed one.
+        stable: whether the latency had settled by then.
         difference_to_eager: largest difference of the logits, over the largest logit; None for another model.
         peak_memory_bytes: of the contender's own process while it ran, its weights included; on a GPU, its tensors
             there, and None for runtimes that do not tell.
@@ -237,13 +247,12 @@ class Row:
     dtype: str
     status: str
     reason: str | None = None
-    latency: Latency | None = None
-    speedup_to_eager: float | None = None
-    speedup_interval: tuple[float, float] | None = None
+    rounds_ms: tuple[tuple[float, ...], ...] = ()
+    warm_up_calls: int | None = None
+    stable: bool | None = None
     difference_to_eager: float | None = None
     peak_memory_bytes: int | None = None
     work: Work | None = None
-    floor: Floor | None = None
     predicted: tuple[Predicted, ...] = ()
     energy: Energy | None = None
     energy_reason: str | None = None
@@ -252,11 +261,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """Contenders measured together: one model, size and batch.
+    """Contenders measured together: one model, size and batch. The first row is the reference of the others.
 
     Attributes:
-        others_cpu_share: of the machine's CPU time during all turns, what other processes took, 0 to 1; None where it
+        rounds: number of rounds, fixed before the first.
+        steal_share: of the CPU time during the rounds, what the hypervisor gave to others, 0 to 1; None where it
             cannot be told, with the reason.
+        load_average: of the last minute when the rounds ended.
+        remarks: what else a reader of the figures must know.
     """
 
     run: str
@@ -267,24 +279,11 @@ class Cell:
     batch: int
     tokens: int | None
     rows: tuple[Row, ...]
-    others_cpu_share: float | None = None
-    others_cpu_reason: str | None = "not recorded"
-
-    @property
-    def others(self) -> str:
-        """How quiet the machine was, for people."""
-        if self.others_cpu_share is None:
-            return f"CPU time taken by others meanwhile: {self.others_cpu_reason}"
-        return f"others took {self.others_cpu_share:.0%} of the CPU time meanwhile"
-
-    @property
-    def core_distance(self) -> str:
-        """How far apart the cores were, and whether they stayed there, for people; empty where that is unknown."""
-        trips = [ns for row in self.rows if row.latency for ns in row.latency.core_round_trips_ns if ns is not None]
-        if not trips:
-            return ""
-        least, middle, most = min(trips), median(trips), max(trips)
-        return f"a cache line took {middle:.0f} ns from core to core and back ({least:.0f} to {most:.0f})"
+    rounds: int
+    steal_share: float | None = None
+    steal_reason: str | None = "not recorded"
+    load_average: float | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def size(self) -> str:

@@ -189,6 +189,31 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class OutputSummary:
+    """What one output of a run holds; minimum, maximum and mean are of its finite numbers, None where there are none.
+
+    Attributes:
+        not_finite: how many of its numbers are NaN or infinite.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    not_finite: int = 0
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run of a model that returns more than logits: its predictions, if it has any, and its other outputs."""
+
+    predictions: tuple[Prediction, ...]
+    outputs: tuple[OutputSummary, ...]
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """One line of `doctor`: status is `ok`, `absent` (only some commands need it) or `problem`."""
 

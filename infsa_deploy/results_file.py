@@ -1,4 +1,4 @@
-"""The file a benchmark appends to: JSON Lines, one record a line, readable after any interruption.
+"""The file that a benchmark appends to: JSON Lines, one record a line, readable after any interruption.
 
 A line is `{"kind": KIND, "record": {...}}` with a KIND of `measurements.RECORDS`. Each line is written by one call and
 forced to disk. A process killed between the two leaves at most one line without its end, which readers leave out
@@ -8,15 +8,18 @@ and the next append removes.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.measurements import RECORDS, Ceilings, Cell, Run, Validation
+from infsa_deploy.measurements import RECORDS, Ceilings, Cell, Machine, Run, Settings, Validation
 from infsa_deploy.records import decode
 
 
@@ -35,6 +38,18 @@ class Results:
         starts = {cell.run for cell in self.cells}
         return tuple(run for run in self.runs if run.started in starts)
 
+    def has(self, key: tuple[str, int, int, int], hashes: Mapping[str, str | None]) -> bool:
+        """Tell whether the cell of `key` was measured with all contenders that `hashes` names.
+
+        Those that have a hash there must have run that file.
+        """
+        for cell in self.cells:
+            known = {row.contender: row.file_sha256 for row in cell.rows}
+            same = (name in known and sha256 in (None, known[name]) for name, sha256 in hashes.items())
+            if cell.key == key and all(same):
+                return True
+        return False
+
     def run_of(self, cell: Cell) -> Run:
         """The run that measured `cell`."""
         return next(run for run in self.runs if run.started == cell.run)
@@ -42,6 +57,52 @@ class Results:
     def ceilings_of(self, cell: Cell) -> Ceilings | None:
         """The ceilings measured in the same run as `cell`."""
         return next((ceilings for ceilings in self.ceilings if ceilings.run == cell.run), None)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[Path]:
+    """Be the only process that extends the file at `path`; yield a folder beside it for work, removed at the end.
+
+    A folder that a killed process left is taken over.
+
+    Raises:
+        UsageError: another process extends the file.
+    """
+    folder = path.with_name(f".{path.name}.work")
+    folder.mkdir(exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        why = "two at once would measure the same cells, each slowed by the other."
+        raise UsageError(f"another benchmark is writing {path}.", why, "wait until it is done.") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def read_to_continue(path: Path, machine: Machine, settings: Settings) -> Results:
+    """Read the file at `path`, if there is one, with the runs that measured a cell.
+
+    Raises:
+        UsageError: they were of another machine or had other settings.
+    """
+    if not path.exists():
+        return Results((), (), (), ())
+    found = read([path])
+    found = replace(found, runs=found.measuring_runs)
+    for run in found.runs:
+        if run.machine.summary != machine.summary:
+            what = f"{path} holds results of another machine."
+            raise UsageError(what, run.machine.summary, "give another file with -o.")
+        if run.settings != settings:
+            why = f"it has {run.settings}; this run has {settings}."
+            fix = "give the same options to continue, or another file with -o."
+            raise UsageError(f"{path} holds results of other settings.", why, fix)
+    return found
 
 
 def append(path: Path, record: Run | Ceilings | Validation | Cell) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import sys
 import tempfile
 import time
@@ -48,14 +50,13 @@ def cache_folder() -> Path:
 
 
 def kernels() -> dict[str, Any]:
-    """The one list of kernels: a line for each op, and what they share."""
+    """Every kernel by name: those of each op's folder, and what the ops share."""
+    import infsa_plugins
     from infsa_plugins import pooling
-    from infsa_plugins.centrality_pool import kernel as centrality_pool
-    from infsa_plugins.energy_pool import kernel as energy_pool
-    from infsa_plugins.neumann_attention import kernel as neumann_attention
 
-    modules = (neumann_attention, energy_pool, centrality_pool, pooling)
-    return {kernel.name: kernel for module in modules for kernel in module.KERNELS}
+    folders = [name for _, name, is_folder in pkgutil.iter_modules(infsa_plugins.__path__) if is_folder]
+    ops = [importlib.import_module(f"infsa_plugins.{name}.kernel") for name in folders]
+    return {kernel.name: kernel for module in (*ops, pooling) for kernel in module.KERNELS}
 
 
 def jobs(sms: Sequence[int], ptx: bool) -> list[Job]:

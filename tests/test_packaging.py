@@ -16,7 +16,6 @@ import pytest
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

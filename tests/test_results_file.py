@@ -13,7 +13,6 @@ from infsa_deploy.measurements import (
     Ceilings,
     Cell,
     EnergySource,
-    Latency,
     Machine,
     Predicted,
     Row,
@@ -22,7 +21,7 @@ from infsa_deploy.measurements import (
     Validation,
     Work,
 )
-from infsa_deploy.results_file import append, read
+from infsa_deploy.results_file import Results, append, claimed, read, read_to_continue
 
 MACHINE = Machine("cpu", 2, 2**34, "Linux", ("A100, 500",), {"torch": "2"})
 RUN = Run("t0", "bench", "0", MACHINE, Settings(threads=2), EnergySource(None, None, None, "no counter"), 0.5)
@@ -33,11 +32,13 @@ ROW = Row(
     "eager",
     "fp32",
     "ok",
-    latency=Latency(5, (1.0, 2.0), 1.5, None, None, 0.1, 10.0, 3, True),
+    rounds_ms=((1.0, 1.5), (2.0,)),
+    warm_up_calls=3,
+    stable=True,
     work=Work({"fp32": 10}, 1, 2, 3, None),
     predicted=(Predicted("h100", 0.1, "memory"),),
 )
-CELL = Cell("t0", "m", ModelSource(model="m", image_size=(16, 16)), 16, 16, 1, 5, (ROW,))
+CELL = Cell("t0", "m", ModelSource(model="m", image_size=(16, 16)), 16, 16, 1, 5, (ROW,), rounds=2)
 RECORDS = (RUN, CEILINGS, Validation("abc", True, "detail"), CELL, replace(CELL, batch=8))
 
 
@@ -59,7 +60,8 @@ def test_what_is_written_is_read(written):
 def test_cut_off_anywhere_it_is_readable_and_goes_on(written):
     content = written.read_bytes()
     whole = 0
-    for end in range(len(content) + 1):
+    ends = {at + step for at, byte in enumerate(content) if byte == 10 for step in range(-2, 4)}
+    for end in sorted({*ends, *range(0, len(content), 61)} & set(range(len(content) + 1))):
         written.write_bytes(content[:end])
         found = read([written])
         count = len(found.runs) + len(found.ceilings) + len(found.validations) + len(found.cells)
@@ -83,7 +85,7 @@ def test_of_a_cell_measured_again_the_last_counts(written):
 
 def test_devices_and_settings_are_kept_apart(written, tmp_path):
     other = tmp_path / "other.jsonl"
-    for start, settings in (("t1", replace(RUN.settings, device="cuda")), ("t2", replace(RUN.settings, rounds=2))):
+    for start, settings in (("t1", replace(RUN.settings, device="cuda")), ("t2", replace(RUN.settings, turn_s=2.0))):
         append(other, replace(RUN, started=start, settings=settings))
         append(other, replace(CELL, run=start))
     assert [cell.run for cell in read([written, other]).cells] == ["t0", "t0", "t1", "t2"]
@@ -118,3 +120,42 @@ def test_errors(tmp_path):
         (tmp_path / "wrong.jsonl").write_text(content)
         with pytest.raises(ModelError, match=r"wrong\.jsonl"):
             read([tmp_path / "wrong.jsonl"])
+
+
+def test_a_cell_is_there_with_all_who_are_asked_for(written):
+    found, key = read([written]), CELL.key
+    with_file = replace(CELL, rows=(replace(ROW, file_sha256="abc"),))
+    assert found.has(key, {"eager": None})
+    assert not found.has(key, {"eager": None, "softmax": None})
+    assert not found.has((*key[:3], 2), {"eager": None})
+    assert replace(found, cells=(with_file,)).has(key, {"eager": "abc"})
+    assert not replace(found, cells=(with_file,)).has(key, {"eager": "of another file"})
+
+
+def test_a_file_is_continued_on_its_machine_with_its_settings(written, tmp_path):
+    assert read_to_continue(written, MACHINE, RUN.settings) == read([written])
+    assert read_to_continue(tmp_path / "new.jsonl", MACHINE, RUN.settings) == Results((), (), (), ())
+    with pytest.raises(UsageError, match="another machine"):
+        read_to_continue(written, replace(MACHINE, cores=3), RUN.settings)
+    with pytest.raises(UsageError, match="other settings"):
+        read_to_continue(written, MACHINE, replace(RUN.settings, threads=1))
+
+
+def test_a_run_that_measured_nothing_binds_no_one(written):
+    """One that ended at once, such as for a GPU where there is none, leaves its record and no cell."""
+    before = read([written])
+    append(written, replace(RUN, started="ended at once", settings=replace(RUN.settings, device="cuda")))
+    assert read_to_continue(written, MACHINE, RUN.settings) == before
+
+
+def test_two_at_once_on_one_file(tmp_path):
+    output = tmp_path / "results.jsonl"
+    with claimed(output) as folder:
+        with pytest.raises(UsageError, match="another benchmark"), claimed(output):
+            pass
+        assert folder.is_dir()
+    assert not folder.exists()
+    (folder / "left by one that was killed").mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt), claimed(output):
+        raise KeyboardInterrupt
+    assert not folder.exists()

@@ -20,7 +20,7 @@ class Contender:
     Attributes:
         name: what the tables call it.
         about: one line for readers of the report.
-        runtime: a key of `sessions.OPENERS`.
+        runtime: what runs it, as in `worker.open_session`.
         dtype: type the products are computed in.
         program: whose formula it is; other programs than `reference` are other models of the same size.
         export: the file it runs is exported so; None for what runs in PyTorch, or for a given file.
@@ -39,50 +39,32 @@ class Contender:
     sha256: str | None = None
 
 
-AS_IT_STANDS = ExportConfig(fold=False)
+PLAIN, OURS, FP16 = ExportConfig(fold=False), ExportConfig(), ExportConfig(dtype="fp16")
+INT8 = ExportConfig(int8="dynamic")
+OURS_ORT, PURE = "infsa-deploy on ONNX Runtime", "pure InfSA of the same size, infsa-deploy on ONNX Runtime"
 
 CONTENDERS = (
     Contender("eager", "the reference formula in PyTorch", "eager", group="always"),
     Contender("softmax", "softmax ViT of the same size in PyTorch", "eager", program="softmax", group="always"),
     Contender("compile", "torch.compile of the reference", "compile"),
-    Contender("ort-reference", "plain export on ONNX Runtime", "onnxruntime", export=AS_IT_STANDS),
-    Contender("openvino-fp32", "plain export on OpenVINO", "openvino", export=AS_IT_STANDS),
-    Contender("openvino-bf16", "plain export on OpenVINO in bf16", "openvino", "bf16", export=AS_IT_STANDS),
-    Contender("ours-fp32", "infsa-deploy on ONNX Runtime", "onnxruntime", export=ExportConfig()),
-    Contender(
-        "ours-int8", "infsa-deploy in int8 on ONNX Runtime", "onnxruntime", "int8", export=ExportConfig(int8="dynamic")
-    ),
-    Contender(
-        "ours-fp16",
-        "infsa-deploy in fp16 on ONNX Runtime",
-        "onnxruntime",
-        "fp16",
-        export=ExportConfig(dtype="fp16"),
-        group="named",
-    ),
-    Contender("ours-openvino-fp32", "infsa-deploy on OpenVINO", "openvino", export=ExportConfig(), group="named"),
-    Contender("ours-openvino-bf16", "the same in bf16", "openvino", "bf16", export=ExportConfig(), group="named"),
-    Contender(
-        "pure-fp32",
-        "pure InfSA of the same size, infsa-deploy on ONNX Runtime",
-        "onnxruntime",
-        program="pure",
-        export=ExportConfig(),
-        group="named",
-    ),
+    Contender("ort-reference", "plain export on ONNX Runtime", "onnxruntime", export=PLAIN),
+    Contender("openvino-fp32", "plain export on OpenVINO", "openvino", export=PLAIN),
+    Contender("openvino-bf16", "plain export on OpenVINO in bf16", "openvino", "bf16", export=PLAIN),
+    Contender("ours-fp32", OURS_ORT, "onnxruntime", export=OURS),
+    Contender("ours-int8", f"{OURS_ORT} in int8", "onnxruntime", "int8", export=INT8),
+    Contender("ours-fp16", f"{OURS_ORT} in fp16", "onnxruntime", "fp16", export=FP16, group="named"),
+    Contender("ours-openvino-fp32", "infsa-deploy on OpenVINO", "openvino", export=OURS, group="named"),
+    Contender("ours-openvino-bf16", "infsa-deploy on OpenVINO in bf16", "openvino", "bf16", export=OURS, group="named"),
+    Contender("pure-fp32", PURE, "onnxruntime", program="pure", export=OURS, group="named"),
     Contender("linformer", "Linformer of the same size", "eager", program="linformer", group="baseline"),
     Contender("performer", "Performer of the same size", "eager", program="performer", group="baseline"),
 )
-REFERENCE = CONTENDERS[0]
 
 
 def choose(names: Sequence[str], *, baselines: bool, files: bool) -> tuple[Contender, ...]:
-    """The contenders asked for, in the order of the list; `always` ones among them.
+    """Choose the contenders asked for, in the order of the list; UsageError where a name is unknown.
 
     Without names, the default ones run; or, where files are given to be compared, only those that always do.
-
-    Raises:
-        UsageError: a name is unknown.
     """
     known = [contender.name for contender in CONTENDERS]
     for name in names:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from infsa_models import baselines, zoo
 from infsa_models.vit import ViT, ViTConfig
-from torch import nn
 
 from infsa_deploy.bench.contenders import Program
 from infsa_deploy.config import ModelSource
@@ -20,8 +19,8 @@ SEED = 0
 def build(source: ModelSource, program: Program) -> Reference:
     """The model of `program` at the size of `source`.
 
-    `pure` is the zoo's, which can be exported from the `source` that it comes with. The others but the reference are
-    untrained, and their `source` is only what their sizes are from.
+    `pure` is the zoo's, which can be exported from its `source`. The others but the reference are untrained, and their
+    `source` is only what their sizes are from.
 
     Raises:
         UsageError, ModelError: as load_reference; and UsageError where there is no counterpart of the same size.
@@ -38,7 +37,8 @@ def build(source: ModelSource, program: Program) -> Reference:
     config = replace(config, variant="softmax", hops=1, power_iterations=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return replace(reference, module=_baseline(config, program).eval())
+        module = ViT(config) if program == "softmax" else baselines.build(program, config)
+        return replace(reference, module=module.eval())
 
 
 def _pure_model_of_the_zoo(config: ViTConfig) -> str:
@@ -52,7 +52,3 @@ def _pure_model_of_the_zoo(config: ViTConfig) -> str:
 
 def _no_counterpart(program: Program, why: str) -> UsageError:
     return UsageError(f"there is no {program} model of the same size.", why, "compare with a model of the zoo.")
-
-
-def _baseline(config: ViTConfig, program: Program) -> nn.Module:
-    return ViT(config) if program == "softmax" else baselines.build(program, config)

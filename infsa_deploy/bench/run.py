@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from infsa_deploy import results_file
-from infsa_deploy.bench import contenders
-from infsa_deploy.bench.cell import measure_cell
-from infsa_deploy.bench.child import PointEnded
-from infsa_deploy.bench.datasheets import datasheet
-from infsa_deploy.bench.machine import this_machine
+from infsa_deploy.bench import contenders, environment
 from infsa_deploy.bench.plan import CellPlan, GivenFile, Size, plan_files, plan_models
-from infsa_deploy.bench.prepare import Bench, Workshop
-from infsa_deploy.bench.quietness import free_cores
+from infsa_deploy.bench.prepare import Entry, Preparation
+from infsa_deploy.bench.process import Child, PointEnded, TraceRequest
+from infsa_deploy.bench.rounds import Rounds
+from infsa_deploy.bench.worker import Worker
 from infsa_deploy.config import ModelSource
-from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.files import check_target
-from infsa_deploy.measurements import FAILED, Ceilings, Cell, EnergySource, Machine, Run, Settings, Validation
-from infsa_deploy.records import ModelMetadata, decode
+from infsa_deploy.datasheets import datasheet, predict
+from infsa_deploy.errors import DeployError
+from infsa_deploy.files import artefact_sha256, check_target
+from infsa_deploy.measurements import OK, Cell, EnergySource, Row, Run, Settings
 from infsa_deploy.results_file import Results
+from infsa_deploy.runtime.artefact import read_artefact_metadata
 from infsa_deploy.version import __version__
 
 DEFAULT_MODEL = "infvit_linear_4l"
+NO_ENERGY = EnergySource(None, None, None, "energy was not asked for")
+Progress = Callable[..., None]  # is told `text`, the point in hand, `done` and `total`, the numbers of cells
 
 
 @dataclass(frozen=True)
-class Request:
-    """What was asked for: files or models of the zoo, at sizes (default: their own) and batches.
+class BenchRequest:
+    """Files or models of the zoo to measure, at sizes (default: their own) and batches, as typed in `command`.
 
-    Attributes:
-        quick: small ceilings; the rest of what makes a run quick is in `settings`.
-        predict: devices of `datasheets` to give floors for.
-        output: the results file.
-        command: what was typed, for the record.
-        threads_asked: whether the number of threads was; if not, it is found when the run begins.
+    `predict` are devices of `datasheets.DATASHEETS` to give floors for, and `output` is the results file.
     """
 
     files: tuple[Path, ...]
@@ -51,177 +45,121 @@ class Request:
     contenders: tuple[str, ...]
     baselines: bool
     settings: Settings
-    quick: bool
     predict: tuple[str, ...]
     output: Path
     command: str
-    threads_asked: bool = True
 
 
-def run_bench(request: Request, progress: Callable[[str, int, int], None]) -> Results:
-    """Measure what `request` asks for and the results file lacks; returns what the file then holds of it.
-
-    Args:
-        progress: called with the point in hand, cells done, and cells in all.
+def run_bench(request: BenchRequest, progress: Progress) -> Results:
+    """Measure what `request` asks for and the results file lacks; return what the file then holds of it.
 
     Raises:
         UsageError: unknown names; a results file of another machine or other settings; a folder that is not there.
         ModelError: a given file cannot be read.
+        HostError, ModuleNotFoundError: this machine lacks what every run needs.
     """
     for device in request.predict:
         datasheet(device)
     check_target(request.output)
-    machine = this_machine()
-    with _work_folder(request.output) as folder:
-        known = _known(request)
-        request = _with_threads(request, known)
-        _check_continues(request, known, machine)
-        plans = _plans(request, progress)
-        missing = [plan for plan in plans if not _measured(plan, known)]
+    machine, settings = environment.this_machine(), request.settings
+    with results_file.claimed(request.output) as folder, closing(Child(settings)) as child, _told_as_they_are():
+        known = results_file.read_to_continue(request.output, machine, settings)
+        plans = _plans(request, child, progress)
+        missing = [plan for plan in plans if not known.has(plan.key, {c.name: c.sha256 for c in plan.contenders})]
         if missing:
-            bench = _begin(request, machine, known, folder, progress)
-            for plan in missing:
-                done, total = len(plans) - len(missing) + missing.index(plan), len(plans)
-                bench.progress = lambda text, done=done, total=total: progress(text, done, total)  # type: ignore[misc]
-                results_file.append(request.output, measure_cell(plan, bench))
-    return _of(plans, results_file.read([request.output]))
-
-
-def failures(cells: Sequence[Cell]) -> list[str]:
-    """The points that ended for a reason that is no result, such as a crash: `point: reason`."""
-    return [
-        f"{cell.model} {cell.size} batch {cell.batch}, {row.contender}: {row.reason}"
-        for cell in cells
-        for row in cell.rows
-        if row.status == FAILED
-    ]
-
-
-def _known(request: Request) -> Results:
-    """What the results file has; of its runs those that measured a cell, which others have to agree with."""
-    if not request.output.exists():
-        return Results((), (), (), ())
-    found = results_file.read([request.output])
-    return replace(found, runs=found.measuring_runs)
+            run = _begin(request, child, progress)
+            validations = {validation.sha256: validation for validation in known.validations}
+            remember = partial(results_file.append, request.output)
+            preparation = Preparation(child, settings, folder, validations, remember)
+        for number, plan in enumerate(missing, len(plans) - len(missing)):
+            note = partial(progress, done=number, total=len(plans))
+            results_file.append(request.output, _measure_cell(plan, run, preparation, request.predict, note))
+    results = results_file.read([request.output])
+    keys = {plan.key for plan in plans}
+    return replace(results, cells=tuple(cell for cell in results.cells if cell.key in keys))
 
 
 @contextmanager
-def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside `output`, of one process at a time; what a killed one left is taken over, and removed at the end.
-
-    Raises:
-        UsageError: another process works there.
-    """
-    folder = output.with_name(f".{output.name}.work")
-    folder.mkdir(exist_ok=True)
-    held = os.open(folder, os.O_RDONLY)
+def _told_as_they_are() -> Iterator[None]:
+    """Raise the error that ended a step which no run can do without."""
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        why = "two at once would measure the same cells, each slowed by the other."
-        raise UsageError(f"another benchmark is writing {output}.", why, "wait until it is done.") from None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        yield
+    except PointEnded as ended:
+        raise ended.error or DeployError("the benchmark cannot begin.", ended.reason, "none is known.") from ended
 
 
-def _with_threads(request: Request, known: Results) -> Request:
-    """With as many threads as the file that is continued has, or as others leave cores free, where none were asked."""
-    if request.threads_asked:
-        return request
-    threads = known.runs[-1].settings.threads if known.runs else free_cores()
-    return replace(request, settings=replace(request.settings, threads=threads))
-
-
-def _check_continues(request: Request, known: Results, machine: Machine) -> None:
-    for run in known.runs:
-        if run.machine.summary != machine.summary:
-            raise UsageError(
-                f"{request.output} holds results of another machine.", run.machine.summary, "give another file with -o."
-            )
-        if run.settings != request.settings:
-            raise UsageError(
-                f"{request.output} holds results of other settings.",
-                f"it has {run.settings}; this run has {request.settings}.",
-                "give the same options to continue, or another file with -o.",
-            )
-
-
-def _plans(request: Request, progress: Callable[[str, int, int], None]) -> list[CellPlan]:
+def _plans(request: BenchRequest, child: Child, progress: Progress) -> list[CellPlan]:
     chosen = contenders.choose(request.contenders, baselines=request.baselines, files=bool(request.files))
-    workshop = Workshop(request.settings)
+    paths = dict.fromkeys(request.files)
+    files = [GivenFile(path, read_artefact_metadata(path), artefact_sha256(path)) for path in paths]
+    models = request.models or (() if files else (DEFAULT_MODEL,))
 
     def own_size(source: ModelSource) -> Size:
         progress(f"looking up the size of {source.model}", 0, 0)
-        _, height, width = _ask(workshop, "trace", source=asdict(source), program="reference", batch=1)["image"]
-        return height, width
+        return child.ask(Worker.trace, TraceRequest(source, "reference", 1)).image[1:]
 
-    try:
-        files = [_given(workshop, path) for path in dict.fromkeys(request.files)]
-        models = request.models or (() if files else (DEFAULT_MODEL,))
-        cells = plan_files(files, request.sizes, request.batches, chosen)
-        return cells + plan_models(models, request.sizes, request.batches, chosen, own_size)
-    finally:
-        workshop.close()
+    cells = plan_files(files, request.sizes, request.batches, chosen)
+    return cells + plan_models(models, request.sizes, request.batches, chosen, own_size)
 
 
-def _given(workshop: Workshop, path: Path) -> GivenFile:
-    found = _ask(workshop, "describe", path=str(path))
-    return GivenFile(path, decode(ModelMetadata, found["metadata"]), found["sha256"])
-
-
-def _ask(workshop: Workshop, do: str, **arguments: Any) -> Any:
-    try:
-        return workshop.ask(do, **arguments)
-    except PointEnded as ended:
-        raise ModelError(f"{do} failed.", ended.reason, "check the model's name or file.") from ended
-
-
-def _measured(plan: CellPlan, known: Results) -> bool:
-    """Whether the file has the cell with everyone who is now asked for, given files as they are now.
-
-    A cell is measured whole, or not at all.
-    """
-    for cell in known.cells:
-        hashes = {row.contender: row.file_sha256 for row in cell.rows}
-        same = (who.name in hashes and who.sha256 in (None, hashes[who.name]) for who in plan.contenders)
-        if cell.key == plan.key and all(same):
-            return True
-    return False
-
-
-def _begin(
-    request: Request, machine: Machine, known: Results, folder: Path, progress: Callable[[str, int, int], None]
-) -> Bench:
-    """Look for energy, record the run, and measure its ceilings."""
+def _begin(request: BenchRequest, child: Child, progress: Progress) -> Run:
+    """Record a run and its ceilings."""
     settings, started = request.settings, datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    load_average = os.getloadavg()[0]
-    workshop = Workshop(settings)
-    try:
-        energy = EnergySource(None, None, None, "energy was not asked for")
-        if settings.energy:
-            progress("looking for an energy counter", 0, 0)
-            energy = decode(EnergySource, _ask(workshop, "look for energy", device=settings.device))
-        run = Run(started, request.command, __version__, machine, settings, energy, load_average)
-        results_file.append(request.output, run)
-        progress("measuring the ceilings of the machine", 0, 0)
-        asked = {"run": started, "threads": settings.threads, "device": settings.device, "quick": request.quick}
-        ceilings = decode(Ceilings, _ask(workshop, "ceilings", **asked))
-        results_file.append(request.output, ceilings)
-    finally:
-        workshop.close()
-
-    def remember(validation: Validation) -> None:
-        results_file.append(request.output, validation)
-
-    validations = {validation.sha256: validation for validation in known.validations}
-    return Bench(started, settings, folder, energy, ceilings, request.predict, validations, remember, lambda text: None)
+    conditions = os.getloadavg()[0], environment.governor()
+    progress("looking for an energy counter", 0, 0)
+    energy = child.ask(Worker.find_energy, settings.device) if settings.energy else NO_ENERGY
+    run = Run(started, request.command, __version__, environment.this_machine(), settings, energy, *conditions)
+    progress("measuring the ceilings of the machine", 0, 0)
+    ceilings = child.ask(Worker.measure_ceilings, started)
+    for record in (run, ceilings):
+        results_file.append(request.output, record)
+    return run
 
 
-def _of(plans: list[CellPlan], results: Results) -> Results:
-    keys = {plan.key for plan in plans}
-    cells = tuple(cell for cell in results.cells if cell.key in keys)
-    return Results(results.runs, results.ceilings, results.validations, cells)
+def _measure_cell(
+    plan: CellPlan, run: Run, preparation: Preparation, devices: Sequence[str], progress: Progress
+) -> Cell:
+    """Measure one cell; whatever happens to a contender is a row."""
+
+    def note(text: str) -> None:
+        progress(f"{plan.title}: {text}")
+
+    entries = preparation.cell(plan, note)
+    rounds, before = Rounds(entries, run.settings, note), environment.cpu_ticks()
+    rounds.run(run.energy)
+    steal, load = environment.steal_share(before, environment.cpu_ticks()), os.getloadavg()[0]
+    rows = tuple(_row(entry, entries[0], devices) for entry in entries)
+    where = (plan.model, plan.source, plan.height, plan.width, plan.batch)
+    conditions = (rounds.count, *steal, load, rounds.remarks)
+    return Cell(run.started, *where, entries[0].tokens, rows, *conditions)
+
+
+def _row(entry: Entry, reference: Entry, devices: Sequence[str]) -> Row:
+    contender, opened, ended, work = entry.contender, entry.opened, entry.ended, entry.work
+    return Row(
+        contender=contender.name,
+        about=contender.about,
+        runtime=opened.runtime if opened else contender.runtime,
+        dtype=work.main_type if work and contender.dtype == "file" else contender.dtype,
+        status=ended.status if ended else OK,
+        reason=ended.reason if ended else None,
+        rounds_ms=tuple(entry.rounds_ms),
+        warm_up_calls=opened.warm_up_calls if opened else None,
+        stable=opened.stable if opened else None,
+        difference_to_eager=_difference(entry, reference),
+        peak_memory_bytes=entry.peak_bytes,
+        work=work,
+        predicted=tuple(found for device in devices if work and (found := predict(work, device))),
+        energy=entry.energy,
+        energy_reason=entry.energy_reason,
+        file_sha256=entry.sha256,
+    )
+
+
+def _difference(entry: Entry, reference: Entry) -> float | None:
+    """Largest difference of the logits over the largest of the reference; None for another model."""
+    if entry.contender.program != "reference" or not entry.opened or not reference.opened:
+        return None
+    exact = reference.opened.logits
+    apart = max(abs(a - b) for a, b in zip(entry.opened.logits, exact, strict=True))
+    return apart / max(map(abs, exact)) if any(exact) else None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infsa_deploy.errors import HostError, UsageError
-from infsa_deploy.files import check_model_file, sha256, written_whole
+from infsa_deploy.files import artefact_sha256, check_model_file, written_whole
 from infsa_deploy.records import from_json, to_json
 from infsa_deploy.runtime.calibration import SUFFIXES
 from infsa_deploy.version import __version__
@@ -99,7 +99,7 @@ def open_job(
     sources = [] if paths else _parquet_files(images, folder, path_column, bytes_column)
     job = Job(
         model=str(model.resolve()),
-        model_sha256=model_sha256(model),
+        model_sha256=artefact_sha256(model),
         images=str(images.resolve()),
         images_sha256=_names_sha256(paths) if paths else _footers_sha256(sources),
         path_column="path" if paths else path_column,
@@ -198,13 +198,6 @@ def _cut(rooted: Mapping[Path, Path], part_images: int) -> Iterator[Part]:
                 yield Part(index, *places, row_group, start, min(start + part_images, rows), row + start)
                 index += 1
             row += rows
-
-
-def model_sha256(model: Path) -> str:
-    """The file's hash, and with it that of the weights it keeps beside it."""
-    weights = model.with_name(f"{model.name}.data")
-    hashes = [sha256(path) for path in (model, weights) if path.is_file()]
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def _names_sha256(paths: Sequence[str]) -> str:

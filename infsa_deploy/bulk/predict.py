@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infsa_deploy.bulk.job import PARTS, Part, model_sha256, read_job
+from infsa_deploy.bulk.job import PARTS, Part, read_job
 from infsa_deploy.errors import DeployError, HostError, ModelError
-from infsa_deploy.files import written_whole
+from infsa_deploy.files import artefact_sha256, written_whole
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.images import Pixels, at_own_size, preprocess, read_image
 from infsa_deploy.runtime.memory import check_fits
+from infsa_deploy.runtime.outputs import check_classifies
 from infsa_deploy.runtime.protocol import call_padded
 from infsa_deploy.version import __version__
 
@@ -49,7 +50,7 @@ class PartWorker:
     """Predicts parts of the job in `folder`, on as many CPU threads as given.
 
     Raises:
-        UsageError: the job's description is damaged.
+        UsageError: the job's description is damaged, or its model does not classify pictures.
         ModelError: the model on this machine is not the job's.
         HostError: the model cannot be run here, or this infsa-deploy is another version.
     """
@@ -60,13 +61,14 @@ class PartWorker:
             why = f"the job began with {self.job.version}, {socket.gethostname()} has {__version__}."
             raise HostError("this machine has another infsa-deploy than the job.", why, "install the same on all.")
         model = Path(self.job.model)
-        if not model.is_file() or model_sha256(model) != self.job.model_sha256:
+        if not model.is_file() or artefact_sha256(model) != self.job.model_sha256:
             raise ModelError(
                 f"{model} on {socket.gethostname()} is not the model of {folder}.",
                 "every worker reads the same paths: the file is missing here, or another version.",
                 "put model, images and output on storage that all machines share.",
             )
         self.session = open_artefact(model, self.job.provider, threads)
+        check_classifies(str(model), self.session)
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
 
     def __call__(self, part: Part) -> PartResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -51,11 +52,13 @@ def command(
     if calibration and not int8:
         raise click.UsageError("--calibration is for --int8, which is not asked for.")
     config = replace(form, int8="static" if calibration else "dynamic") if int8 else form
+
+    note = partial(click.echo, err=True)
     with Console(stderr=True).status("building the model") as status:
-        reference = relabelled(load_reference(source), classes, mean, std)
+        reference = relabelled(load_reference(source, note), classes, mean, std)
         images = calibration_batches(calibration or ZOO, reference.image) if int8 else ()
         path = output or default_output(reference, config)
         report = export_reference(reference, path, config, calibration=images, progress=status.update)
-    for note in narrowing_notes(report):
-        click.echo(note, err=True)
+    for line in narrowing_notes(report):
+        note(line)
     click.echo(to_json(report) if as_json else report.path)

@@ -43,9 +43,10 @@ def _source(
     power_iterations: int | None,
     heads: int | None,
     grid: tuple[int, int] | None,
+    key: str | None,
 ) -> ModelSource:
     checkpoint = str(weights.resolve()) if weights else None
-    return ModelSource(model, checkpoint, module, variant, heads, image_size, hops, power_iterations, grid)
+    return ModelSource(model, checkpoint, module, variant, heads, image_size, hops, power_iterations, grid, key)
 
 
 def _form(
@@ -66,7 +67,8 @@ source_options = _gathered(
     _source,
     click.option("--variant", type=click.Choice(VARIANTS), help="Attention; alone: that variant's trained model."),
     click.option("--model", help="Name of a zoo model, e.g. infvit_linear_4l."),
-    click.option("--weights", type=FILE, help="Checkpoint: .safetensors, .pt (torchvision keys work too)."),
+    click.option("--weights", type=FILE, help="Checkpoint: a file (.safetensors, .pt, .ckpt, ...) or a folder."),
+    click.option("--key", help="Which weights, if the checkpoint holds several, e.g. model_ema."),
     click.option("--module", help="Your own nn.Module, as package.module:factory."),
     click.option("--image-size", type=IMAGE_SIZE, help="Height[xwidth] in pixels; positions are interpolated."),
     click.option("--hops", type=HOPS, help="Neumann hops of pure attention."),

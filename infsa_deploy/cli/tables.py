@@ -108,7 +108,7 @@ def summary_table(summary: GraphSummary) -> Table:
         "image": f"{image.channels} x {image.height} x {image.width}",
         "inputs": _listed(summary.inputs.items()),
         "outputs": _listed(summary.outputs.items()),
-        "classes": f"{len(classes)}: {shown}{', ...' if len(classes) > 10 else ''}",
+        "classes": f"{len(classes)}: {shown}{', ...' if len(classes) > 10 else ''}" if classes else "none",
         "memory": describe_need(metadata, image),
         "parameters": f"{summary.parameters:,} ({format_bytes(summary.weights_bytes)})",
         "FLOPs": _flops_row(summary),

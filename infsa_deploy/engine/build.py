@@ -22,7 +22,7 @@ from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
 from infsa_deploy.engine.sidecar import sidecar_path
 from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
-from infsa_deploy.files import check_target, sha256, written_whole
+from infsa_deploy.files import artefact_sha256, check_target, sha256, written_whole
 from infsa_deploy.records import ModelMetadata, to_json
 from infsa_deploy.sizes import format_bytes
 from infsa_deploy.version import __version__
@@ -229,7 +229,7 @@ def _record(build: _Build, outcome: Outcome, plan: Path, embedded: bool, build_s
         engine_sha256=sha256(plan),
         engine_bytes=plan.stat().st_size,
         onnx=build.origin.path.name,
-        onnx_sha256=sha256(build.origin.path),
+        onnx_sha256=artefact_sha256(build.origin.path),
         inputs=_inputs(build),
         outputs=_outputs(build),
         precision=_precision(build),

@@ -22,6 +22,7 @@ PARSER_KEYS = frozenset({*PLUGIN_KEYS, "tensorrt_plugin_shape_input_indices"})  
 DYNAMIC_INT8 = frozenset({"DynamicQuantizeLinear", "MatMulInteger"})
 
 Axes = tuple[int | str, ...]
+NAMELESS = "axis "  # begins what stands for a free axis without a name
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _inputs(graph: onnx.GraphProto) -> dict[str, Axes]:
 def _axes(value: onnx.ValueInfoProto) -> Axes:
     dims = value.type.tensor_type.shape.dim
     return tuple(
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"axis {index}"
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{NAMELESS}{index}"
         for index, dim in enumerate(dims)
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.files import artefact_sha256
 from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
 from infsa_deploy.runtime.memory import check_fits
+from infsa_deploy.runtime.outputs import check_classifies
 from infsa_deploy.runtime.protocol import Session, call_padded
 
 Pixels = npt.NDArray[np.float32]
@@ -70,12 +71,13 @@ def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = N
     Raises:
         ModelError: the file cannot be loaded.
         HostError: an image needs more memory than this machine has, or an engine what it lacks.
-        UsageError: there is no zoo model of that name.
+        UsageError: there is no zoo model of that name, or the file's model does not classify pictures.
     """
     path = Path(name)
     if not path.suffix and not path.exists():
         return _eager(name, threads)
     session = open_artefact(path, provider, threads)
+    check_classifies(name, session)
     metadata = session.metadata
     if session.on_host:
         check_fits(metadata, metadata.image)
@@ -84,7 +86,7 @@ def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = N
         runtime=session.runtime,
         dtype=metadata.dtype,
         variant=metadata.variant,
-        identity=hashlib.sha256(path.read_bytes()).hexdigest(),
+        identity=artefact_sha256(path),
         image=metadata.image,
         classes=metadata.classes,
         has_maps=any(info.name == "attention" for info in session.outputs),

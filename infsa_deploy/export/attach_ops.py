@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx import FunctionProto
+from onnx import FunctionProto, ModelProto, helper, inliner
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from infsa_deploy.errors import ModelError
@@ -42,8 +42,13 @@ def attach_ops(model: ir.Model) -> ir.Model:
 
 
 def function_body(op: Op) -> FunctionProto:
-    """The op's function body as ONNX, with the attributes a node carries."""
+    """Give the op's function body as ONNX, in one piece, with the attributes a node carries."""
     body: FunctionProto = op.body.to_function_proto()
+    parts = [part.to_function_proto() for part in op.body.function_ir.get_called_functions().values()]
+    if parts:
+        imports = [helper.make_opsetid(each.domain, each.version) for each in body.opset_import]
+        model = ModelProto(functions=[body, *parts], opset_import=imports, ir_version=10)
+        (body,) = inliner.inline_selected_functions(model, [(part.domain, part.name) for part in parts]).functions
     body.attribute.extend(PLUGIN_ATTRIBUTES)
     return body
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 DEPTH_OF = {"pure": "hops", "linear": "power_iterations"}  # variant: what its series is as deep as
@@ -74,12 +75,12 @@ class FoldedLinearAttention(nn.Module):
 
     def _pool(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pool the tokens by centrality: [B, N, E] -> pooled [B, H, E], mass [B, H], centrality [B, H, N]."""
-        pooled, mass = torch.ops.infsa.energy_pool(self.q_proj(x), x, self.heads, EPS)
+        pooled, mass = energy_pool.OP.torch_op(self.q_proj(x), x, self.heads, EPS)
         for _ in range(self.power_iterations):
             q_bar = self._project(pooled, mass, self.wq, self.bq)  # H B D
             u = (q_bar @ self.wk).transpose(0, 1)  # B H E
             c = (q_bar @ self.bk).squeeze(-1).transpose(0, 1)  # B H
-            pooled, mass, centrality = torch.ops.infsa.centrality_pool(x, u, c, EPS)
+            pooled, mass, centrality = centrality_pool.OP.torch_op(x, u, c, EPS)
         return pooled, mass, centrality
 
     @staticmethod
@@ -110,7 +111,7 @@ class PackedPureAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = F.linear(x, self.qkv_weight, self.qkv_bias)  # B N 3HD
-        y: Tensor = self.out_proj(torch.ops.infsa.neumann_attention(qkv, self.heads, self.rho, self.hops, EPS))
+        y: Tensor = self.out_proj(neumann_attention.OP.torch_op(qkv, self.heads, self.rho, self.hops, EPS))
         return y
 
     def attention_map(self, x: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class PackedPureAttention(nn.Module):
         """
         q, k, v = F.linear(x, self.qkv_weight, self.qkv_bias).chunk(3, dim=-1)
         exchanged = torch.cat([k, q, torch.ones_like(v)], dim=-1)
-        sums = torch.ops.infsa.neumann_attention(exchanged, self.heads, self.rho, self.hops, EPS)
+        sums = neumann_attention.OP.torch_op(exchanged, self.heads, self.rho, self.hops, EPS)
         given = sums.unflatten(-1, (self.heads, -1))[..., 0].transpose(1, 2)  # B H N
         shares: Tensor = given / (given.sum(dim=-1, keepdim=True) + EPS)
         return shares

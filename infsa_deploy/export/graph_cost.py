@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.ops import OPS
+from infsa_deploy.ops import OPS_BY_NAME
 from infsa_deploy.ops.contract import DOMAIN, Op
 
 Shape = tuple[int, ...]
@@ -55,7 +55,7 @@ def _node_flops(node: ir.Node, sizes: Sizes) -> int:
 
 def bound_op(node: ir.Node, sizes: Sizes) -> tuple[Op, dict[str, int], dict[str, float]]:
     """The op of a custom node, the sizes of its axes by name, and its attributes."""
-    op = next(op for op in OPS if op.contract.name == node.op_type)
+    op = OPS_BY_NAME[node.op_type]
     specs = op.contract.attributes
     attributes = {spec.name: spec.default for spec in specs if spec.default is not None}
     attributes |= {spec.name: node.attributes[spec.name].value for spec in specs if spec.name in node.attributes}

@@ -29,8 +29,8 @@ never copied, so no work is done twice. The cases:
 16. a `Gemm` on merged rows, split again afterwards (torch's MultiheadAttention): made a product on [B, N, E] first;
 17. never crossed: whatever mixes rows (a reduction, softmax or normalisation over tokens, the contracted axis of a
     product, a reshape that merges the axis) and every operator of another domain (`infsa` among them);
-18. the first tokens of `infsa.NeumannAttention`, as which the class token comes: not crossed either, as its norm needs
-    all rows, but its attribute `rows` makes it compute no others. Other tokens are selected after it.
+18. the first tokens of an `infsa` op with the attribute `rows` (the class token comes first): not crossed either, as
+    the op reads all rows, but the attribute makes it compute no others. Other tokens are selected after it.
 
 Exact: each remaining row is the same expression of the same inputs. A matrix product with fewer rows may run in
 another kernel, which can change the order of its sums and so the last bits.
@@ -51,10 +51,10 @@ from infsa_deploy.export.shapes import infer_all_shapes
 from infsa_deploy.export.token_axis import carriers
 from infsa_deploy.export.token_rows import Rows, drops_axis, leading, operand_holding, pays, selection
 from infsa_deploy.export.unflatten import unflatten
+from infsa_deploy.ops import OPS_BY_NAME
 from infsa_deploy.ops.contract import DOMAIN
 
 MINIMUM_OPSET = 18
-CUTS_ROWS = {"NeumannAttention": 1}  # ops with an attribute `rows`, and the axis of y that it cuts
 
 
 @dataclass
@@ -140,7 +140,7 @@ def _asked_of(node: ir.Node, plan: _Plan) -> Rows | None:
 
 
 def _cross(node: ir.Node, wanted: Rows, plan: _Plan) -> None:
-    if node.domain == DOMAIN and CUTS_ROWS.get(node.op_type) == wanted.axis:
+    if node.domain == DOMAIN and OPS_BY_NAME[node.op_type].contract.rows_axis == wanted.axis:
         first = leading(wanted)
         if first is not None:
             plan.narrowed[node] = first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ ARTIFACTS = Path("artifacts")
 def default_output(reference: Reference, config: ExportConfig) -> Path:
     """`artifacts/NAME[_HxW][_suffixes].onnx`; the folder is made. HostError when it cannot be."""
     parts = [reference.name]
+    if reference.source.key:
+        parts.append(re.sub(r"\W", "_", reference.source.key))
     if reference.source.image_size:
         parts.append("x".join(map(str, reference.source.image_size)))
     if reference.source.hops not in (None, 1):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
-from infsa_models.checkpoint import weights_hash
+from infsa_models.checkpoint import check_finite, weights_hash
 from torch import nn
 
 from infsa_deploy.config import ExportConfig, Int8, ModelSource
@@ -119,6 +119,7 @@ def _export(
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
     check_target(path)
+    check_finite(reference.module)
     _check_traceable(reference, config)
     progress("tracing")
     module = to_deployable(reference.module) if config.fold else to_reference(reference.module)

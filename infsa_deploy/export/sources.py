@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from infsa_models import checkpoint, zoo
+from infsa_models import checkpoint, weight_files, zoo
 from infsa_models.vit import ViT
 from torch import nn
 
@@ -46,8 +46,12 @@ class Reference:
     source: ModelSource
 
 
-def load_reference(source: ModelSource) -> Reference:
+def load_reference(source: ModelSource, note: Callable[[str], None] = lambda line: None) -> Reference:
     """Build the model `source` names.
+
+    Args:
+        source: names and files; where it names no model, the source of the result names the one that was taken.
+        note: told what of a checkpoint was left aside or converted.
 
     Raises:
         UsageError: unknown names, contradictory or impossible requests.
@@ -58,11 +62,11 @@ def load_reference(source: ModelSource) -> Reference:
     if source.module:
         return _from_module(source)
     if source.model is None and source.weights:
-        return _from_checkpoint(source)
-    return _from_zoo(source)
+        return _from_checkpoint(source, note)
+    return _from_zoo(source, note)
 
 
-def _from_zoo(source: ModelSource) -> Reference:
+def _from_zoo(source: ModelSource, note: Callable[[str], None]) -> Reference:
     name = source.model or zoo.DEFAULT_MODEL[source.variant or "linear"]
     chosen = zoo.entry(name)
     if source.variant not in (None, chosen.config.variant):
@@ -77,13 +81,16 @@ def _from_zoo(source: ModelSource) -> Reference:
         hops=source.hops,
         power_iterations=source.power_iterations,
         weights=source.weights,
+        key=source.key,
+        note=note,
     )
     image = _image_spec(module, chosen.mean, chosen.std, chosen.crop_fraction)
     architecture = module.config.to_dict()
-    return Reference(module, name, chosen.config.variant, architecture, image, chosen.class_names, source)
+    named = replace(source, model=name)
+    return Reference(module, name, chosen.config.variant, architecture, image, chosen.class_names, named)
 
 
-def _from_checkpoint(source: ModelSource) -> Reference:
+def _from_checkpoint(source: ModelSource, note: Callable[[str], None]) -> Reference:
     path = str(source.weights)
     module = checkpoint.load_vit(
         path,
@@ -93,11 +100,13 @@ def _from_checkpoint(source: ModelSource) -> Reference:
         image_size=source.image_size,
         hops=source.hops,
         power_iterations=source.power_iterations,
+        key=source.key,
+        note=note,
     )
     unit = (UNIT_NORMALISATION,) * module.config.in_channels
     image = _image_spec(module, unit, unit, 1.0)
     classes = numbered_classes(module.config.num_classes)
-    name = os.path.splitext(os.path.basename(path))[0]
+    name = weight_files.name_of(Path(path))
     return Reference(module, name, module.config.variant, module.config.to_dict(), image, classes, source)
 
 
@@ -218,6 +227,8 @@ def _describe(value: Any) -> str:
 
 def _check_nothing_is_ignored(source: ModelSource) -> None:
     asked: dict[str, object] = {"--heads": source.heads, "--grid": source.grid}
+    if not source.weights:
+        asked["--key"] = source.key
     if source.module:
         asked |= {"--model": source.model, "--weights": source.weights, "--variant": source.variant}
     elif source.weights and not source.model:

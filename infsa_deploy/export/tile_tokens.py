@@ -5,7 +5,7 @@ An MLP widens [B, N, E] to [B, N, 4E]: at 331 776 tokens and E = 1024 that is 5.
 
 1. a stage that ends in a token tensor: each round slices a tile from the whole inputs, computes the stage on it and
    appends the result to a sequence; the sequence is concatenated behind the loop;
-2. a stage that ends in EnergyPool or CentralityPool: each round adds the tile's sums to two float32 accumulators,
+2. a stage that ends in a pooling op (`Op.tile_weights`): each round adds the tile's sums to two float32 accumulators,
    so neither the queries nor the normalised tokens ever exist for all tokens;
 3. a last tile may be shorter; a free number of tokens is read from the input at run time;
 4. a stage without a product, and one whose tokens fit one tile, stay as they are.
@@ -27,7 +27,8 @@ from infsa_deploy.export.narrowed_shape import narrowed_shape
 from infsa_deploy.export.node_list import NodeList
 from infsa_deploy.export.pool_sums import PoolSums
 from infsa_deploy.export.shapes import infer_all_shapes
-from infsa_deploy.export.token_stages import POOLS, Stage, find_stages, row_wise, token_axes
+from infsa_deploy.export.token_stages import Stage, find_stages, row_wise, token_axes
+from infsa_deploy.ops import OPS_BY_NAME
 
 INT64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
@@ -140,8 +141,9 @@ class _Tiling:
 
     def _add_up(self, tiles: dict[ir.Value, ir.Value]) -> None:
         node = self._stage.end
-        sums = PoolSums(node, self._outer)
-        tokens = [value for n in POOLS[node.op_type] if (value := node.inputs[n]) is not None]
+        op = OPS_BY_NAME[node.op_type]
+        sums = PoolSums(op, node, self._outer)
+        tokens = [value for n in op.contract.token_inputs if (value := node.inputs[n]) is not None]
         added = sums.of_tile(self._body, [self._of_tile(value, self._axes[value], tiles) for value in tokens])
         start = [self._outer.constant(zero) for zero in sums.zeros]
         carried = [

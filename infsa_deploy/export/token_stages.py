@@ -15,11 +15,10 @@ import onnx_ir as ir
 
 from infsa_deploy.export.narrowed_shape import Dim, narrowed_shape
 from infsa_deploy.export.token_axis import Carriers, carriers
-from infsa_deploy.ops.contract import DOMAIN
+from infsa_deploy.ops import OPS_BY_NAME
+from infsa_deploy.ops.contract import DOMAIN, TOKEN_AXIS
 
-POOLS = {"EnergyPool": (0, 1), "CentralityPool": (0,)}  # op: the inputs that carry tokens, on axis 1
 _HEAVY = frozenset(["Einsum", "Gemm", "MatMul"])
-_TOKENS = 1
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,8 @@ def _seeds(graph: ir.Graph) -> list[tuple[ir.Value, int]]:
     seeds = []
     for node in graph:
         if node.domain == DOMAIN:
-            numbers = POOLS.get(node.op_type, (0,))
-            seeds += [(value, _TOKENS) for n in numbers if (value := node.inputs[n]) is not None]
+            numbers = OPS_BY_NAME[node.op_type].contract.token_inputs
+            seeds += [(value, TOKEN_AXIS) for n in numbers if (value := node.inputs[n]) is not None]
         elif node.op_type == "MatMul":
             rows, weight = node.inputs[0], node.inputs[1]
             constant = weight is not None and ir.convenience.get_const_tensor(weight) is not None
@@ -142,17 +141,16 @@ class _Stages:
         return found if same else None
 
     def _pooled(self, node: ir.Node) -> Carriers | None:
-        numbers = POOLS.get(node.op_type)
-        third = node.outputs[2] if len(node.outputs) > 2 else None
-        if numbers is None or (third is not None and (third.uses() or third.is_graph_output())):
+        op = OPS_BY_NAME[node.op_type]
+        if op.tile_weights is None or any(output.uses() or output.is_graph_output() for output in node.outputs[2:]):
             return None
-        tokens = [value if n in numbers else None for n, value in enumerate(node.inputs)]
-        if not all(value is None or self._axes.get(value) == _TOKENS for value in tokens):
-            return None
-        q = node.inputs[0]
-        if node.op_type == "EnergyPool" and (q is None or q.shape is None or not isinstance(q.shape[-1], int)):
-            return None
-        return tuple(None if value is None else _TOKENS for value in tokens)
+        numbers = op.contract.token_inputs
+        for number in numbers:
+            value = node.inputs[number]
+            static = value is not None and value.shape is not None and isinstance(value.shape[-1], int)
+            if not static or self._axes.get(value) != TOKEN_AXIS:  # type: ignore[arg-type] # not None, as it is static
+                return None
+        return tuple(TOKEN_AXIS if number in numbers else None for number in range(len(node.inputs)))
 
     @staticmethod
     def _cheap(node: ir.Node, carried: Carriers) -> bool:

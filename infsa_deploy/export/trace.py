@@ -95,12 +95,7 @@ def onnx_schema(contract: Contract) -> defs.OpSchema:
 
 
 def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    return {_overload(op.contract): _translation(op.contract) for op in OPS}
-
-
-def _overload(contract: Contract) -> Callable[..., Any]:
-    namespace, name = contract.torch_name.split("::")
-    return getattr(getattr(torch.ops, namespace), name).default  # type: ignore[no-any-return]
+    return {op.torch_op._opoverload: _translation(op.contract) for op in OPS}
 
 
 def _translation(contract: Contract) -> Callable[..., Any]:

@@ -13,11 +13,10 @@ power iteration towards the dominant eigenvector of the affinity. Source: arXiv:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import no_type_check
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, no_type_check
 
 import onnxscript
-import torch
 from onnxscript import FLOAT
 from onnxscript import opset20 as op
 
@@ -26,11 +25,16 @@ from infsa_deploy.ops.contract import (
     VERSION,
     AttributeSpec,
     Contract,
+    Nodes,
     Op,
     TensorSpec,
+    TileWeights,
     accumulation_dtype,
-    register,
 )
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import torch
 
 CONTRACT = Contract(
     name="CentralityPool",
@@ -51,6 +55,8 @@ CONTRACT = Contract(
 def _eager(
     x: torch.Tensor, u: torch.Tensor, c: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    import torch
+
     CONTRACT.check_attributes({"eps": eps})
     wide = accumulation_dtype(x)
     tokens = x.to(wide)
@@ -94,4 +100,16 @@ def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -
     return 3 * 4 * axes["B"] * axes["N"] * axes["H"]
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), CentralityPool, _flops, _workspace_bytes)
+def _tile_weights(node: ir.Node, others: Sequence[ir.Value], once: Nodes) -> tuple[TileWeights, float]:
+    """The scores of the tokens."""
+    u, c = others
+    columns = once.add("Transpose", u, perm=[0, 2, 1])  # B E H
+    offset = once.add("Unsqueeze", c, once.ints(1))  # B 1 H
+
+    def weights(tile: Nodes, tokens: Sequence[ir.Value]) -> ir.Value:
+        return tile.add("Relu", tile.add("Add", tile.add("MatMul", tokens[0], columns), offset))
+
+    return weights, 1.0
+
+
+OP = Op(CONTRACT, _eager, _fake, CentralityPool, _flops, _workspace_bytes, _tile_weights)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from infsa_deploy.errors import UsageError
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     import onnxscript
     import torch
 
 DOMAIN = "infsa"
 VERSION = 1
+TOKEN_AXIS = 1  # of every tensor with an axis N
 PLUGIN_ATTRIBUTES = {"plugin_namespace": DOMAIN, "plugin_version": str(VERSION)}
 
 
@@ -85,6 +88,16 @@ class Contract:
         result = outputs if len(self.outputs) == 1 else f"({outputs})"
         return f"({', '.join(tensors + scalars)}) -> {result}"
 
+    @property
+    def token_inputs(self) -> tuple[int, ...]:
+        """The numbers of the inputs that hold a row a token, on their axis TOKEN_AXIS."""
+        return tuple(number for number, spec in enumerate(self.inputs) if "N" in spec.axes)
+
+    @property
+    def rows_axis(self) -> int | None:
+        """The axis of the first output that the attribute `rows` cuts; None for an op without that attribute."""
+        return TOKEN_AXIS if any(spec.name == "rows" for spec in self.attributes) else None
+
     def check_attributes(self, values: Mapping[str, float]) -> None:
         """Raise UsageError unless `values` holds every attribute, in range, and nothing else.
 
@@ -114,32 +127,53 @@ class Contract:
         return bound
 
 
+class Nodes(Protocol):
+    """Where a graph pass collects new ONNX nodes; each call returns the node's output."""
+
+    def add(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Append a node."""
+
+    def ints(self, *values: int) -> ir.Value:
+        """A constant vector of int64."""
+
+
+TileWeights = Callable[[Nodes, Sequence["ir.Value"]], "ir.Value"]
+
+
 @dataclass(frozen=True)
 class Op:
     """One op: its contract and everything that implements it.
 
     Attributes:
         contract: the interface all implementations share.
-        torch_op: the registered PyTorch custom op (eager and fake).
+        eager: the PyTorch implementation.
+        fake: its output shapes, for tracing.
         body: the ONNX function body, attributes by reference.
         flops: floating-point operations of one call, from the bound axes and the attributes.
         workspace_bytes: what the function body holds at once beside the op's inputs and outputs, all of it float32.
+        tile_weights: for an op whose first two outputs are sum_n w_n x_n and sum_n w_n, each over (sum_n w_n + eps),
+            where x is its last token input. Called with a node, its other inputs in float32, and a place for what is
+            computed once. It makes a function from one tile's token inputs, [B, n, ...] float32, to w [B, n, H], and
+            says by how much that w is larger than the op's.
     """
 
     contract: Contract
-    torch_op: Callable[..., Any]
+    eager: Callable[..., Any]
+    fake: Callable[..., Any]
     body: onnxscript.OnnxFunction[Any, Any]
     flops: Callable[[Mapping[str, int], Mapping[str, float]], int]
     workspace_bytes: Callable[[Mapping[str, int], Mapping[str, float]], int]
+    tile_weights: Callable[[ir.Node, Sequence[ir.Value], Nodes], tuple[TileWeights, float]] | None = None
 
+    @cached_property
+    def torch_op(self) -> Any:
+        """The PyTorch custom op; the first use registers it, and is what needs PyTorch."""
+        import torch
 
-def register(contract: Contract, eager: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """Register `eager` as the PyTorch custom op of `contract`, `fake` as its shape function."""
-    import torch
-
-    op = torch.library.custom_op(contract.torch_name, eager, mutates_args=(), schema=contract.torch_schema)
-    op.register_fake(fake)
-    return op
+        contract = self.contract
+        op = torch.library.custom_op(contract.torch_name, self.eager, mutates_args=(), schema=contract.torch_schema)
+        op.register_fake(self.fake)
+        return op
 
 
 def accumulation_dtype(tensor: torch.Tensor) -> torch.dtype:

@@ -12,11 +12,10 @@ projection of the tokens is needed. Source: arXiv:2603.00175, equation of the so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import no_type_check
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, no_type_check
 
 import onnxscript
-import torch
 from onnxscript import FLOAT
 from onnxscript import opset20 as op
 
@@ -25,11 +24,16 @@ from infsa_deploy.ops.contract import (
     VERSION,
     AttributeSpec,
     Contract,
+    Nodes,
     Op,
     TensorSpec,
+    TileWeights,
     accumulation_dtype,
-    register,
 )
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import torch
 
 CONTRACT = Contract(
     name="EnergyPool",
@@ -40,6 +44,8 @@ CONTRACT = Contract(
 
 
 def _eager(q: torch.Tensor, x: torch.Tensor, heads: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
     CONTRACT.check_attributes({"heads": heads, "eps": eps})
     B, N, width = q.shape
     D = width // heads
@@ -82,4 +88,15 @@ def _workspace_bytes(axes: Mapping[str, int], attributes: Mapping[str, float]) -
     return 2 * 4 * axes["B"] * axes["N"] * axes["H"]
 
 
-OP = Op(CONTRACT, register(CONTRACT, _eager, _fake), EnergyPool, _flops, _workspace_bytes)
+def _tile_weights(node: ir.Node, others: Sequence[ir.Value], once: Nodes) -> tuple[TileWeights, float]:
+    """The norms of the queries, without their common factor 1 / sqrt(D)."""
+    heads, width = node.attributes["heads"].as_int(), node.inputs[0].shape[-1]  # type: ignore[union-attr, index]
+
+    def weights(tile: Nodes, tokens: Sequence[ir.Value]) -> ir.Value:
+        by_head = tile.add("Reshape", tokens[0], tile.ints(0, 0, heads, -1))  # B n H D
+        return tile.add("ReduceL2", by_head, tile.ints(3), keepdims=0)
+
+    return weights, float(int(width) // heads) ** 0.5  # type: ignore[arg-type]
+
+
+OP = Op(CONTRACT, _eager, _fake, EnergyPool, _flops, _workspace_bytes, _tile_weights)

@@ -6,10 +6,12 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from infsa_deploy.measurements import OK, Ceilings, Cell, Row
 from infsa_deploy.report.document import Figure
+from infsa_deploy.round_statistics import latency, median_interval, paired_ratios
 
 MARKERS = "osD^vP*X<>hp"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -19,7 +21,7 @@ HATCHES = ("", "///", "\\\\\\", "...", "xxx", "+++", "---", "ooo", "**", "|||")
 CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0}
 SIZE = (8.0, 4.6)
 DPI = 140
-Measure = Callable[[Row], "float | None"]
+Measure = Callable[[Row, int], "float | None"]
 
 
 def draw(cells: Sequence[Cell], ceilings: Sequence[Ceilings], name: str, origin: str, folder: Path) -> list[Figure]:
@@ -46,11 +48,12 @@ def _curve(
     cells: Sequence[Cell], file: str, title: str, label: str, measure: Measure, origin: str, folder: Path
 ) -> list[Figure]:
     """A measure against resolution, both logarithmic; what could not run is named at the edge."""
-    if not any(measure(row) for cell in cells for row in cell.rows):
+    if not any(measure(row, cell.batch) for cell in cells for row in cell.rows):
         return []
     figure, axes = _canvas(title, origin)
     for index, name in enumerate(_names(cells)):
-        points = [(_side(cell), measure(row)) for cell in cells for row in cell.rows if row.contender == name]
+        found = [(cell, row) for cell in cells for row in cell.rows if row.contender == name]
+        points = [(_side(cell), measure(row, cell.batch)) for cell, row in found]
         _line(axes, index, name, [(x, y) for x, y in points if y])
     _mark_ends(axes, cells, _side, below=not file.startswith("throughput"))
     square = all(cell.height == cell.width for cell in cells)
@@ -88,10 +91,22 @@ def _speedups(cells: Sequence[Cell], file: str, title: str, origin: str, folder:
             row = next((row for row in cell.rows if row.contender == name), None)
             x, (colour, hatch) = position + (index - (len(names) - 1) / 2) * width, _bar_style(index + 1)
             label = name if position == 0 else None
-            height = row.speedup_to_eager if row and row.speedup_to_eager else 0.0
+            ratios = paired_ratios(cell.rows[0], row) if row else []
+            height, interval = median(ratios) if ratios else 0.0, median_interval(ratios)
             axes.bar(x, height, width, color=colour, hatch=hatch, edgecolor="white", label=label)
+            if interval:
+                axes.plot((x, x), interval, color="black", linewidth=1)
             text = f"{height:.2f}" if height else _no_ratio(row)
-            axes.text(x, height, f" {text}", ha="center", va="bottom", fontsize=7, rotation=90, bbox=CLEAR)
+            axes.text(
+                x,
+                interval[1] if interval else height,
+                f" {text}",
+                ha="center",
+                va="bottom",
+                fontsize=7,
+                rotation=90,
+                bbox=CLEAR,
+            )
     axes.axhline(1.0, color="black", linewidth=1, linestyle="--")
     axes.set(ylabel="times as fast as eager (dashed: 1)", xlabel="image height x width, pixels")
     axes.set_xticks(range(len(cells)), [cell.size for cell in cells])
@@ -103,7 +118,7 @@ def _roofline(
     cells: Sequence[Cell], ceilings: Sequence[Ceilings], file: str, title: str, origin: str, folder: Path
 ) -> list[Figure]:
     """Achieved operations a second against operations a byte that must move, under the measured ceilings."""
-    done = [row for cell in cells for row in cell.rows if row.latency and row.work and row.work.flops]
+    done = [row for cell in cells for row in cell.rows if row.rounds_ms and row.work and row.work.flops]
     if not done:
         return []
     figure, axes = _canvas(title, origin)
@@ -142,9 +157,10 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _achieved(row: Row) -> tuple[float, float]:
+    times = latency(row, 1)
     assert row.work
-    assert row.latency
-    return row.work.flops / row.work.least_bytes, row.work.flops / (row.latency.p50_ms * 1e6)
+    assert times
+    return row.work.flops / row.work.least_bytes, row.work.flops / (times.p50_ms * 1e6)
 
 
 def _canvas(title: str, origin: str) -> tuple[Any, Any]:
@@ -213,8 +229,18 @@ def _names(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(row.contender for cell in cells for row in cell.rows))
 
 
+def _images_per_s(row: Row, batch: int) -> float | None:
+    times = latency(row, batch)
+    return times.images_per_s if times else None
+
+
+def _p50_ms(row: Row, batch: int) -> float | None:
+    times = latency(row, batch)
+    return times.p50_ms if times else None
+
+
 CURVES: tuple[tuple[str, str, Measure], ...] = (
-    ("throughput", "images/s", lambda row: row.latency.images_per_s if row.latency else None),
-    ("latency", "median latency, ms", lambda row: row.latency.p50_ms if row.latency else None),
-    ("energy", "gross energy, J/image", lambda row: row.energy.gross_j_per_image if row.energy else None),
+    ("throughput", "images/s", _images_per_s),
+    ("latency", "median latency, ms", _p50_ms),
+    ("energy", "gross energy, J/image", lambda row, batch: row.energy.gross_j_per_image if row.energy else None),
 )

@@ -1,4 +1,4 @@
-"""Results as tables of text."""
+"""Results as tables of text, for the report and for the terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from infsa_deploy.measurements import OK, Cell, Row
 from infsa_deploy.report.document import Table
 from infsa_deploy.results_file import Results
+from infsa_deploy.round_statistics import (
+    cell_warnings,
+    latency,
+    median_interval,
+    paired_ratios,
+    row_warnings,
+    times_as_fast,
+)
 from infsa_deploy.sizes import format_bytes
 
-ABSENT = "-"
+ABSENT, DOUBTFUL = "-", "!"
 PREDICTION = "Predicted from datasheets, for devices that are not here; not measured."
 HEADINGS = (
     "contender",
@@ -28,13 +36,23 @@ HEADINGS = (
 )
 
 
-def cell_table(cell: Cell) -> Table:
-    """Every contender of one cell; what did not run says so, with its reason in the notes."""
-    notes = [f"{row.contender}: {row.about}." for row in cell.rows]
+def cell_table(results: Results, cell: Cell) -> Table:
+    """Every contender of one cell; a figure with a warning is marked, and the notes say what the warning is."""
+    general = cell_warnings(cell, results.run_of(cell))
+    rows = tuple(_cells(row, cell, results, doubtful=bool(general or row_warnings(row, cell))) for row in cell.rows)
+    warned = {"all": general} | {row.contender: row_warnings(row, cell) for row in cell.rows}
+    notes = [f"{DOUBTFUL} {name}: {'; '.join(warnings)}." for name, warnings in warned.items() if warnings]
     notes += [f"{row.contender}: {row.status}: {row.reason}." for row in cell.rows if row.status != OK]
-    notes += [f"{quiet[0].upper()}{quiet[1:]}." for quiet in (cell.others, cell.core_distance) if quiet]
+    notes += [f"{remark[0].upper()}{remark[1:]}." for remark in (*cell.remarks, conditions(cell))]
     notes += sorted({f"J/image: {row.energy_reason}" for row in cell.rows if row.energy_reason})
-    return Table(HEADINGS, tuple(_cells(row) for row in cell.rows), tuple(notes))
+    return Table(HEADINGS, rows, tuple(notes))
+
+
+def conditions(cell: Cell) -> str:
+    """How many rounds there were, and how busy the machine was."""
+    steal = f"unknown ({cell.steal_reason})" if cell.steal_share is None else f"{cell.steal_share:.1%}"
+    load = "unknown" if cell.load_average is None else f"{cell.load_average:.1f}"
+    return f"{cell.rounds} rounds; load average at their end {load}, CPU time stolen by the hypervisor {steal}"
 
 
 def prediction_table(cell: Cell) -> Table | None:
@@ -70,41 +88,41 @@ def ceilings_table(results: Results) -> Table:
     return Table(("run", "ceiling", "GFLOP/s or GB/s", "measured by"), tuple(rows))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    if row.status != OK or row.latency is None:
+def _cells(row: Row, cell: Cell, results: Results, *, doubtful: bool) -> tuple[str, ...]:
+    times, energy, ceilings = latency(row, cell.batch), row.energy, results.ceilings_of(cell)
+    if times is None:
         return (row.contender, row.status, *[ABSENT] * (len(HEADINGS) - 2))
-    latency, energy = row.latency, row.energy
+    floor = row.work.floor(ceilings.flops_per_s, ceilings.bytes_per_s) if row.work and ceilings else None
     return (
         row.contender,
-        _number(latency.p50_ms),
-        _number(latency.p90_ms),
-        _number(latency.p99_ms),
-        f"{latency.cv:.1%}",
-        _number(latency.images_per_s),
-        _times_eager(row),
+        _number(times.p50_ms) + (f" {DOUBTFUL}" if doubtful else ""),
+        _number(times.p90_ms),
+        _number(times.p99_ms),
+        f"{times.cv:.1%}",
+        _number(times.images_per_s),
+        _times_eager(cell.rows[0], row),
         ABSENT if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
         ABSENT if row.work is None else _number(row.work.flops / 1e9),
-        ABSENT if row.floor is None else f"{row.floor.achieved_over_floor:.2f}",
+        ABSENT if floor is None else f"{times.p50_ms / floor.floor_ms:.2f}",
         _number(energy.gross_j_per_image if energy else None),
         _number(energy.net_j_per_image if energy else None),
         ABSENT if row.difference_to_eager is None else f"{row.difference_to_eager:.1e}",
     )
 
 
-def _times_eager(row: Row) -> str:
-    if row.speedup_to_eager is None:
+def _times_eager(eager: Row, row: Row) -> str:
+    ratio, interval = times_as_fast(eager, row), median_interval(paired_ratios(eager, row))
+    if ratio is None:
         return ABSENT
-    interval = row.speedup_interval
-    return f"{row.speedup_to_eager:.2f}" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval else "")
+    return f"{ratio:.2f}" + (f" ({interval[0]:.2f}-{interval[1]:.2f})" if interval and row is not eager else "")
 
 
 def _per_token(cell: Cell, name: str) -> str:
     row = next((row for row in cell.rows if row.contender == name), None)
     if row is None or cell.tokens is None:
         return ABSENT
-    if row.latency is None:
-        return row.status
-    return _number(1000 * row.latency.p50_ms / (cell.tokens * cell.batch))
+    times = latency(row, cell.batch)
+    return row.status if times is None else _number(1000 * times.p50_ms / (cell.tokens * cell.batch))
 
 
 def _number(value: float | None) -> str:

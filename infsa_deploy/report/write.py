@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from infsa_deploy.errors import ModelError
@@ -15,16 +16,13 @@ from infsa_deploy.results_file import Results, read
 
 TITLE = "Benchmark of infsa-deploy"
 READING = (
-    "Times are of whole calls, arrays in and arrays out, one process a contender, taking turns in rounds. "
-    "x eager is the median over the rounds of eager's time over the contender's in the same round, and in brackets "
-    "where it lies with 95 % confidence by the sign test; with fewer than 6 turns that cannot be told. "
-    "Cores further apart than they can be, as those of a virtual machine may move, are brought together before a "
-    "turn, where waking one another does that; rounds in which they were apart do not count where 6 or more are left. "
-    "Where a call takes very long, its few turns are spread over the rounds, each compared with eager's of all rounds "
-    "until its next. "
-    "A contender takes turns until that interval is within a few per cent of the ratio, or it has had the most it may. "
-    "CV is standard deviation over mean of all calls: how unsteady the machine was, by itself or by what others took "
-    "of it, which each table says. "
+    "Each contender has a process of its own. In each round every contender has one turn, in a random order. "
+    "The number of rounds follows from a time budget and was fixed before the first; no round was left out. "
+    "Times are of whole calls, arrays in and arrays out. "
+    "x eager is the median over the rounds of eager's median time over the contender's median time in the same round; "
+    "in brackets, its 95 % interval by the percentile bootstrap over rounds, where there are 6 or more. "
+    "An exclamation mark means that there is a warning about the figures below the table. "
+    "CV is standard deviation over mean of all calls; spread is the interquartile range over the median. "
     "Peak memory is, on a CPU, of the contender's own process while it ran, its libraries and weights included; on a "
     "GPU, of PyTorch's tensors there, and a dash for other runtimes, which do not tell. "
     "x floor is the time over the least that the work can take at the ceilings measured in the same run; a little "
@@ -32,6 +30,7 @@ READING = (
     "p90 needs 10 calls and p99 needs 100; a dash means not measured. "
     "differs by: largest difference of the logits from eager's, over the largest logit, on one input."
 )
+QUICK = "QUICK RUN: the rounds were few and short, so these numbers are rough."
 
 
 def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
@@ -62,7 +61,7 @@ def compose(results: Results, folder: Path) -> Document:
     sections = [_machines(results)]
     for number, runs in enumerate(_alike(results)):
         cells = [cell for cell in results.cells if cell.run in runs]
-        sections += [_cell_section(cell, runs[cell.run]) for cell in cells]
+        sections += [_cell_section(results, cell) for cell in cells]
         series = _series(cells)
         sections += [_scaling(group) for group in series if len(group) > 1]
         drawn = [figure for group in series for figure in _drawn(group, runs, results, number, folder)]
@@ -121,11 +120,13 @@ def _setting(run: Run) -> str:
 
 
 def _load(run: Run) -> str:
-    return f"load average {run.load_average:.1f} when it began"
+    return f"load average {run.load_average:.1f} before it began, clock governor {run.governor or 'unknown'}"
 
 
-def _cell_section(cell: Cell, run: Run) -> Section:
-    shown = [tables.cell_table(cell)]
+def _cell_section(results: Results, cell: Cell) -> Section:
+    run = results.run_of(cell)
+    table, about = tables.cell_table(results, cell), (f"{row.contender}: {row.about}." for row in cell.rows)
+    shown = [replace(table, notes=(*table.notes, *about))]
     if predicted := tables.prediction_table(cell):
         shown.append(predicted)
     if cited := paper.beside(cell, run.machine):
@@ -133,7 +134,8 @@ def _cell_section(cell: Cell, run: Run) -> Section:
         shown.append(Table(("the paper's, arXiv:2603.00175", "images/s", "J/image"), rows))
     tokens = f", {cell.tokens} tokens" if cell.tokens else ""
     title = f"{cell.model}, {cell.size}, batch {cell.batch}{tokens}"
-    return Section(title, (f"Run of {run.started[:19]}.",), tables=tuple(shown))
+    told = (f"Run of {run.started[:19]}.", *([QUICK] if run.settings.quick else []))
+    return Section(title, told, tables=tuple(shown))
 
 
 def _scaling(cells: Sequence[Cell]) -> Section:

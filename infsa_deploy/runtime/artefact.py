@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.engine.sidecar import read_sidecar, sidecar_path
+from infsa_deploy.errors import ModelError
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.protocol import ModelSession
 
 ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
@@ -13,6 +15,16 @@ ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
 def is_engine(path: Path) -> bool:
     """True for an engine, by its sidecar or its suffix."""
     return path.suffix in ENGINE_SUFFIXES or sidecar_path(path).is_file()
+
+
+def read_artefact_metadata(path: Path) -> ModelMetadata:
+    """Read what an ONNX file or an engine says of its model, without a runtime; ModelError where it says nothing."""
+    from infsa_deploy.export.store import load_model
+
+    metadata = read_sidecar(path).metadata if is_engine(path) else load_model(path)[1]
+    if metadata is None:
+        raise ModelError(f"{path} has no reference.", "its ONNX file is not one of ours.", "export the model again.")
+    return metadata
 
 
 def open_artefact(

@@ -1,8 +1,13 @@
-"""Whether a model's run fits this machine, asked before anything is allocated."""
+"""Memory: whether a run fits this machine, asked before anything is allocated; what this process takes."""
 
 from __future__ import annotations
 
+import ctypes
+import re
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from infsa_deploy.errors import HostError
 from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
@@ -24,6 +29,36 @@ def available_bytes() -> int | None:
         cached = int(counts["active_file"]) + int(counts["inactive_file"])  # counted as used, and given up on demand
         free = min(free, int(limit) - int((CGROUP / "memory.current").read_text()) + cached)
     return free
+
+
+def peak_bytes(device: str) -> int | None:
+    """Tell the largest resident size of this process since its start, or since `forget_peak`.
+
+    On `cuda` it is the largest sum of PyTorch's tensors there; None for other runtimes, whose allocations are not seen.
+    """
+    if device == "cuda":
+        cuda = _torch_cuda()
+        return int(cuda.max_memory_allocated()) if cuda else None
+    status = Path("/proc/self/status")
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else "", re.M)
+    return int(match[1]) * 1024 if match else None
+
+
+def forget_peak(device: str) -> None:
+    """Give freed memory back, then let `peak_bytes` start from what is resident now, where the kernel can do that."""
+    if device == "cuda" and (cuda := _torch_cuda()):
+        cuda.reset_peak_memory_stats()
+    with suppress(OSError, AttributeError):  # another libc, or another kernel: the peak then covers loading too
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def limit_memory(limit_bytes: int | None) -> None:
+    """Make allocations past the limit fail in this process, rather than push the machine out of memory."""
+    import resource
+
+    if limit_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def token_count(need: MemoryNeed, image: ImageSpec) -> int | None:
@@ -64,6 +99,12 @@ def largest_batch(metadata: ModelMetadata, image: ImageSpec, most: int) -> int:
     if free is None or one <= 0:
         return most
     return max(1, min(most, int((free - need.weights_bytes) // one)))
+
+
+def _torch_cuda() -> Any:
+    """PyTorch's side of the GPU, if this process uses it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch and torch.cuda.is_initialized() else None
 
 
 def _alternative(metadata: ModelMetadata) -> str:

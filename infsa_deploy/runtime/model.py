@@ -17,8 +17,10 @@ from infsa_deploy.records import ImageSpec, ModelMetadata, Prediction
 from infsa_deploy.runtime import images as pictures
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
+from infsa_deploy.runtime.feeds import image_input, spell
 from infsa_deploy.runtime.images import Picture, Pixels
 from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
+from infsa_deploy.runtime.outputs import check_classifies, classifies
 from infsa_deploy.runtime.pool import SessionPool
 from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo, call_in_pieces
 
@@ -53,12 +55,15 @@ def load(
 
 
 class Model:
-    """A loaded classifier. All methods may be called from several threads at once.
+    """A loaded model. All methods may be called from several threads at once.
+
+    A call with arrays takes any model; `run` takes those of one input, `predict` those that return logits for it.
 
     Attributes:
         metadata: what the model says of itself: classes, image input, architecture.
         inputs, outputs: names, shapes and types, as `__call__` takes and gives them.
         runtime: what runs it: `onnxruntime`, `tensorrt`, `tensorrt-rtx`.
+        classifies: whether `predict` works.
     """
 
     def __init__(self, session: ModelSession, contexts: int = 1) -> None:
@@ -67,8 +72,10 @@ class Model:
         self.outputs: tuple[TensorInfo, ...] = session.outputs
         self.runtime: str = session.runtime
         self._max_batch, self._on_host = session.max_batch, session.on_host
-        batch = session.inputs[0].shape[0]
+        self._image = image_input(session.inputs, self.metadata.image)
+        batch = self._image.shape[0] if self._image else None
         self._fixed = batch if isinstance(batch, int) else None
+        self.classifies: bool = classifies(session)
         self._pool = SessionPool(session, contexts)
 
     def __call__(self, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
@@ -93,9 +100,15 @@ class Model:
             return call_in_pieces(session, images)
 
     def preprocess(self, picture: Picture) -> npt.NDArray[Any]:
-        """Scale, crop and normalise one picture to [1, C, H, W] in the model's input type; raises as read_image."""
+        """Scale, crop and normalise one picture to [1, C, H, W] in the model's input type.
+
+        Raises: as read_image; UsageError for a model without an image input.
+        """
+        if self._image is None:
+            fix = "make its arrays yourself, and call it with them."
+            raise UsageError("this model takes no picture.", f"its inputs are {spell(self.inputs)}.", fix)
         pixels = pictures.preprocess(pictures.read_image(picture), self.metadata.image)
-        return pixels.astype(self.inputs[0].dtype, copy=False)
+        return pixels.astype(self._image.dtype, copy=False)
 
     def predict(
         self, images: Pictures, top: int = 3, *, note: Callable[[str], None] = lambda line: None
@@ -115,8 +128,12 @@ class Model:
         Raises:
             ModelError: a picture cannot be read.
             HostError: a picture needs more memory than this machine has.
-            UsageError: `images` is one picture rather than a list, or the model is closed.
+            UsageError: `images` is one picture rather than a list, the model is closed, or it names no classes: it
+                has other inputs than an image, or no output `logits` [batch, classes].
         """
+        if not self.classifies:
+            with self._pool.lent() as session:
+                check_classifies("this model", session)
         if isinstance(images, str | bytes | os.PathLike | Image) or (
             isinstance(images, np.ndarray) and images.ndim < 4
         ):

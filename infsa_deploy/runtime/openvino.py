@@ -112,7 +112,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _port(port: Any) -> TensorInfo:
-    shape = tuple(axis.get_length() if axis.is_static else "free" for axis in port.partial_shape)
+    shape = tuple(axis.get_length() if axis.is_static else "free axis" for axis in port.partial_shape)
     return TensorInfo(port.any_name, shape, _type_name(port.element_type))
 
 

@@ -70,28 +70,63 @@ class ModelSession(Session, Protocol):
 
 
 def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
-    """Run [B, ...] images on a model of one input, in as many calls as its fixed batch or its `max_batch` demands."""
+    """Run [B, ...] images on a model of one input, in as many calls as its fixed batch or its `max_batch` demands.
+
+    Raises: UsageError for a model of several inputs, or for several calls where an output has no row an image.
+    """
+    check_one_input(session.inputs)
     fixed = session.inputs[0].shape[0]
     size = fixed if isinstance(fixed, int) else session.max_batch or len(images)
     pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
-    return pieces[0] if len(pieces) == 1 else {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
+    if len(pieces) == 1:
+        return pieces[0]
+    for name, array in pieces[0].items():
+        if array.ndim == 0 or len(array) != size:
+            raise UsageError(
+                f"{len(images)} images take {len(pieces)} calls, and output {name!r} cannot be joined.",
+                f"it has no row an image: a call of {size} gave {list(array.shape)}.",
+                f"give at most {size} images at a time.",
+            )
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def call_padded(session: Session, images: npt.NDArray[Any]) -> Arrays:
     """Run [B, ...] images on a model of one input; one of a fixed batch gets the last image again for what lacks."""
-    (image_input,) = session.inputs
+    check_one_input(session.inputs)
+    image_input = session.inputs[0]
     count, fixed = len(images), image_input.shape[0]
     missing = fixed - count if isinstance(fixed, int) else 0
     fed = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)]) if missing else images
     found = session({image_input.name: fed.astype(image_input.dtype, copy=False)})
-    return {name: array[:count] for name, array in found.items()}
+    return {name: array[:count] if array.shape[:1] == fed.shape[:1] else array for name, array in found.items()}
+
+
+def check_one_input(inputs: tuple[TensorInfo, ...]) -> None:
+    """Raise UsageError unless the model has one input with a batch axis, so that images alone can feed it."""
+    if len(inputs) == 1 and inputs[0].shape:
+        return
+    listed = ", ".join(f"{info.name} {list(info.shape)}" for info in inputs)
+    raise UsageError(
+        "images alone cannot feed this model.",
+        f"its inputs are {listed}.",
+        f"call it with an array for each: model({{{', '.join(f'{info.name!r}: ...' for info in inputs)}}})",
+    )
 
 
 def check_feeds(inputs: tuple[TensorInfo, ...], feeds: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Raise UsageError unless `feeds` names every input once and each array fits it."""
+    """Raise UsageError unless `feeds` names every input once, each array fits it, and axes of one name agree."""
     check_names(inputs, feeds)
+    sizes: dict[str, tuple[int, str]] = {}
     for info in inputs:
         info.check(feeds[info.name])
+        for axis, size in zip(info.shape, feeds[info.name].shape, strict=True):
+            if isinstance(axis, str) and axis.isidentifier() and sizes.setdefault(axis, (size, info.name))[0] != size:
+                other, name = sizes[axis]
+                raise UsageError(
+                    f"inputs {name!r} and {info.name!r} do not go together.",
+                    f"their axis {axis!r} is {other} in one and {size} in the other.",
+                    "give both the same size.",
+                )
 
 
 def check_names(inputs: tuple[TensorInfo, ...], given: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.records import ModelMetadata
 from infsa_deploy.runtime.artefact import is_engine
 from infsa_deploy.runtime.classify import BATCH_PIXELS
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.runtime.protocol import TensorInfo, check_one_input
 
 MOST_TOGETHER = 32  # default for a model that takes any number: more only makes single answers later
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -54,7 +54,8 @@ def read_servable(path: Path, library: Path | None) -> Servable:
 
     Raises:
         ModelError: the file is missing, damaged or not ours.
-        UsageError: it takes bfloat16 arrays, which servers' clients cannot send; or the library does not exist.
+        UsageError: it takes more than images, or bfloat16 arrays, which servers' clients cannot send; or the library
+            does not exist.
         HostError: the plugin library that an engine needs is not here, or is another.
     """
     found = _engine(path, library) if is_engine(path) else _onnx(path)
@@ -75,6 +76,7 @@ def _onnx(path: Path) -> Servable:
     from infsa_deploy.runtime.ort import OrtSession
 
     session = OrtSession(path, threads=1)
+    check_one_input(session.inputs)
     (image,) = session.inputs
     fixed = image.shape[0] if isinstance(image.shape[0], int) else None
     weights = path.with_name(f"{path.name}.data")  # where export puts weights that a protobuf cannot hold
@@ -91,6 +93,7 @@ def _engine(path: Path, library: Path | None) -> Servable:
     needed = None
     if record.plugins.library and not record.plugins.embedded:
         needed = sidecar.find_plugins(path, record, library)
+    check_one_input(tuple(_info(name, profile) for name, profile in record.inputs.items()))
     ((name, profile),) = record.inputs.items()
     low, high = profile.minimum or profile.shape, profile.maximum or profile.shape
     outputs = tuple(_info(output, shape) for output, shape in record.outputs.items())

@@ -13,6 +13,12 @@ from infsa_models import layout
 from infsa_models.vit import ViTConfig
 
 STANDARD_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16}
+# What others call our facts: the authors' checkpoints, and config.json of Hugging Face.
+ALIASES = {
+    "depth": ("num_layers", "num_hidden_layers"),
+    "num_heads": ("num_attention_heads",),
+    "norm_eps": ("layer_norm_eps",),
+}
 VARIANT_NAMES = {"pure_infsa": "pure", "linear_infsa": "linear"}  # the authors' names -> ours
 T = TypeVar("T")
 
@@ -21,10 +27,12 @@ def recorded_facts(path: str | os.PathLike[str], metadata: Mapping[str, Any]) ->
     """What a file's metadata says about the architecture, in our terms; ModelError on an unusable value."""
     config = metadata.get("config")
     told = {**metadata, **(config if isinstance(config, dict) else {})}
-    told["depth"] = told.get("depth", told.get("num_layers"))
+    if told.get("hidden_act", "gelu") != "gelu":
+        why = f"its MLPs use {told['hidden_act']}, and ours the exact GELU"
+        raise ModelError(f"{path} is of another network", why, "export it with --module package.module:factory")
     facts: dict[str, Any] = {}
     for name, fits in FACTS.items():
-        value = told.get(name)
+        value = next((told[other] for other in (name, *ALIASES.get(name, ())) if told.get(other) is not None), None)
         if value is None:
             continue
         if not fits(value):
@@ -46,6 +54,7 @@ FACTS: dict[str, Callable[[Any], bool]] = {
     "image_size": lambda value: (
         _is_count(value) or (isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_count, value)))
     ),
+    "norm_eps": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1,
     "hops": lambda value: value == "inf" or _is_count(value),
     "power_iterations": _is_count,
 }
@@ -89,6 +98,7 @@ def infer_config(
         num_classes=sizes["K"],
         hops=facts["hops"],
         power_iterations=facts["power_iterations"],
+        norm_eps=facts["norm_eps"],
     )
 
 

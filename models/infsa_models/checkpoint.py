@@ -1,18 +1,17 @@
-"""Weights in and out of files: our .safetensors, torchvision's keys, and .pt without running its code."""
+"""Models in and out of checkpoints: ours, and those of torchvision, timm and Hugging Face."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from infsa_deploy.errors import ModelError
@@ -20,68 +19,34 @@ from infsa_deploy.files import written_whole
 from infsa_models import layout
 from infsa_models.architecture import agreed, infer_config, recorded_facts
 from infsa_models.attention import Hops
-from infsa_models.vit import ViT
+from infsa_models.namings import in_our_names, is_hugging_face, naming_of
+from infsa_models.vit import LAYER_NORM_EPS, ViT
+from infsa_models.weight_files import config_beside, read_checkpoint
+from infsa_models.weight_sets import choose_weights
 
-# Where training scripts keep the weights in a .pt.
-NESTED_STATES = ("state_dict", "model_state_dict", "model")
 
+def load_weights(
+    path: str | os.PathLike[str], key: str | None = None, *, note: Callable[[str], None] = lambda line: None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the weights of a checkpoint, and what else it says about them.
 
-def load_weights(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors of a .safetensors, .pt or .pth file, and what else the file says about them.
+    A checkpoint is a .safetensors file, one that torch.save wrote, the index of several, or a folder as Hugging Face
+    writes it. Nothing in it is executed. Words that wrappers put before each key are taken off.
 
-    Nothing in the file is executed.
+    Args:
+        key: which weights, where the checkpoint holds several sets: `model_ema`, for example.
+        note: told what was left aside.
     Returns: (state, metadata): tensors on the CPU as they are stored; metadata with JSON values decoded.
-    Raises: ModelError for a file that is missing, empty, truncated, of another kind, or a pickle of code.
+    Raises: ModelError for what is missing, empty, truncated, of another kind, or a pickle of code; UsageError when
+        `key` is needed or names nothing.
     """
     path = Path(path)
-    if path.suffix not in (".safetensors", ".pt", ".pth"):
-        raise ModelError(
-            f"{path} is no checkpoint we can read",
-            f"its name ends in {path.suffix or 'nothing'!r}",
-            "give a .safetensors, .pt or .pth file",
-        )
-    if not path.is_file():
-        raise ModelError(f"{path} cannot be read", "there is no file of that name")
-    if path.stat().st_size == 0:
-        raise ModelError(f"{path} cannot be read", "the file is empty", "download or save it again")
-    state, metadata = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    return state, {key: _decoded(value) for key, value in metadata.items()}
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a whole safetensors file", str(error), "download or save it again") from error
-
-
-def _read_pickle(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "GLOBAL" not in str(error) and "Unsupported class" not in str(error):
-            raise ModelError(f"{path} is not a whole PyTorch checkpoint", _first_line(error)) from error
-        raise ModelError(
-            f"{path} is refused: reading it would run code",
-            "it is a pickle of more than tensors, for example of a whole module",
-            "if you trust the file, convert it once: safetensors.torch.save_file("
-            "torch.load('model.pt', weights_only=False).state_dict(), 'model.safetensors')",
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        why = "it does not begin as one does" if isinstance(error, KeyError) else _first_line(error)
-        raise ModelError(f"{path} is not a whole PyTorch checkpoint", why, "download or save it again") from error
-    if not isinstance(loaded, Mapping):
-        raise ModelError(f"{path} holds no weights by name", f"it holds a {type(loaded).__name__}")
-    nested = next((key for key in NESTED_STATES if isinstance(loaded.get(key), Mapping)), None)
-    state = loaded if nested is None else loaded[nested]
-    metadata = {} if nested is None else {key: value for key, value in loaded.items() if key != nested}
-    tensors = {str(key).removeprefix("module."): value for key, value in state.items() if isinstance(value, Tensor)}
-    return tensors, metadata
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    loaded, recorded = read_checkpoint(path)
+    state = choose_weights(path, loaded, key, note)
+    config = config_beside(path) if is_hugging_face(state) else {}
+    others = {str(name): value for name, value in loaded.items() if not isinstance(value, Tensor)}
+    metadata = {**others, **({"config": config} if config else {}), **recorded}
+    return state, {name: _decoded(value) for name, value in metadata.items()}
 
 
 def _decoded(value: Any) -> Any:
@@ -102,32 +67,42 @@ def load_vit(
     image_size: tuple[int, int] | None = None,
     hops: Hops | None = None,
     power_iterations: int | None = None,
+    key: str | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> ViT:
     """Build the ViT a checkpoint was saved from, in float32 and eval mode.
 
-    Read are our keys and those of torchvision's VisionTransformer, with its own softmax attention or with the
-    authors' modules in it. The sizes come from the tensors. What tensors cannot say comes from the file's
+    Read are our keys and those of the ViTs of torchvision, timm and Hugging Face, with their own softmax attention or
+    with the authors' modules in them. The sizes come from the tensors. What tensors cannot say comes from the file's
     metadata, else from the arguments: variant (a file without rho_logit is softmax), num_heads (else what is
     usual for the width) and grid, the (rows, columns) of patches it was trained on (else square).
 
     Args: image_size: (height, width) to run at, if not the trained one; positions are interpolated.
         hops, power_iterations: chosen here, else recorded in the file, else 1.
+        key, note: see load_weights; also told are the types of weights that are not float32.
     Raises: ModelError when keys are missing, extra or misshapen (all are named); UsageError when an argument
         is needed or contradicts the file.
     """
-    state, metadata = load_weights(path)
+    state, metadata = load_weights(path, key, note=note)
     recorded = recorded_facts(path, metadata)
+    if is_hugging_face(state) and "norm_eps" not in recorded:
+        raise ModelError(
+            f"{path} has Hugging Face's keys and no config.json beside it",
+            "the number that its norms add to the variance stands there, and models differ in it",
+            "put the model's config.json into the folder of the weights",
+        )
     facts = {
         **recorded,
         "variant": agreed("variant", variant, recorded.get("variant")),
         "num_heads": agreed("num_heads", num_heads, recorded.get("num_heads")),
         "grid": grid,
+        "norm_eps": recorded.get("norm_eps", LAYER_NORM_EPS),
         "hops": recorded.get("hops", 1) if hops is None else hops,
         "power_iterations": recorded.get("power_iterations", 1) if power_iterations is None else power_iterations,
     }
-    spelled = layout.key_speller(state)
-    state = layout.in_our_names(state)
-    config = infer_config(str(path), state, facts, spelled)
+    naming, state = naming_of(state), in_our_names(state)
+    config = infer_config(str(path), state, facts, naming.theirs)
+    _note_types(state, note)
     with torch.device("meta"):
         model = ViT(config)
     model.load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
@@ -135,17 +110,33 @@ def load_vit(
     return model if image_size is None else model.set_image_size(image_size)
 
 
-def load_into(model: ViT, path: str | os.PathLike[str]) -> None:
-    """Copy the weights of a file, in our or torchvision's keys, into a model that is already built.
+def _note_types(state: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
+    counts = Counter(str(t.dtype).removeprefix("torch.") for t in state.values() if t.dtype != torch.float32)
+    if counts:
+        listed = " and ".join(f"{count} in {dtype}" for dtype, count in counts.items())
+        note(f"of {len(state)} weight tensors {listed}: taken to float32")
 
+
+def load_into(
+    model: ViT,
+    path: str | os.PathLike[str],
+    key: str | None = None,
+    *,
+    note: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Copy the weights of a checkpoint that load_vit reads into a model that is already built.
+
+    Args: key, note: see load_vit.
     Raises: ModelError when keys are missing, extra or misshapen (all are named); UsageError when the file
-        records another attention variant or number of heads, which shapes would not show.
+        records another attention variant, number of heads or epsilon of norms, which shapes would not show.
     """
-    state, metadata = load_weights(path)
+    state, metadata = load_weights(path, key, note=note)
     recorded = recorded_facts(path, metadata)
-    for name in ("variant", "num_heads"):
+    for name in ("variant", "num_heads", "norm_eps"):
         agreed(name, getattr(model.config, name), recorded.get(name))
-    load_state(model, layout.in_our_names(state), f"{path} does not fit the model", layout.key_speller(state))
+    naming, state = naming_of(state), in_our_names(state)
+    load_state(model, state, f"{path} does not fit the model", naming.theirs)
+    _note_types(state, note)
 
 
 def load_state(
@@ -175,10 +166,34 @@ def save_vit(model: ViT, path: str | os.PathLike[str], metadata: Mapping[str, st
 
 
 def weights_hash(module: nn.Module) -> str:
-    """SHA-256 in hex over the state of the module: sorted keys, dtypes, shapes and bytes."""
+    """SHA-256 in hex over the tensors in the state of the module: sorted keys, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
+        if not isinstance(tensor, Tensor):  # the extra state of a module, of any type
+            continue
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{key} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def check_finite(module: nn.Module) -> None:
+    """Raise ModelError, naming the first ones, if weights are NaN or infinite.
+
+    A buffer may hold infinities: masks do. Of buffers only those that are saved count.
+    """
+    wrong: list[str] = []
+    parameters = {name for name, _ in module.named_parameters()}
+    for key, tensor in module.state_dict().items():
+        if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        whole = tensor.isfinite() if key in parameters else ~tensor.isnan()
+        if not bool(whole.all()):
+            wrong.append(f"{key} ({int((~whole).sum())} of {tensor.numel()} elements)")
+    if wrong:
+        more = f" and {len(wrong) - 5} more tensors" if len(wrong) > 5 else ""
+        raise ModelError(
+            "the model has weights that are no numbers",
+            f"NaN or infinite are: {', '.join(wrong[:5])}{more}",
+            "take a checkpoint from before the training diverged",
+        )

@@ -1,4 +1,4 @@
-"""What a checkpoint of a ViT holds: key names, shapes in symbols, torchvision's names, sizes they imply.
+"""What a checkpoint of a ViT holds: key names, shapes in symbols, sizes they imply.
 
 Symbols: E embedding, M hidden width of the MLP, C channels, P patch, T tokens, K classes.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
 from infsa_deploy.errors import ModelError
+from infsa_models.namings import OUR_BLOCK
 
 Shape = tuple[int | str, ...]
 
@@ -39,24 +40,6 @@ BLOCK: dict[str, Shape] = {
     "mlp.contract.weight": ("E", "M"),
     "mlp.contract.bias": ("E",),
 }
-# (our prefix, torchvision's prefix); the second spelling of an MLP layer is torchvision's older one.
-TORCHVISION_PREFIXES = (
-    ("position_embedding", "encoder.pos_embedding"),
-    ("patch_embed.", "conv_proj."),
-    ("norm.", "encoder.ln."),
-    ("head.", "heads.head."),
-)
-TORCHVISION_BLOCK_PREFIXES = (
-    ("norm1.", "ln_1."),
-    ("attention.", "self_attention."),
-    ("norm2.", "ln_2."),
-    ("mlp.expand.", "mlp.0."),
-    ("mlp.contract.", "mlp.3."),
-    ("mlp.expand.", "mlp.linear_1."),
-    ("mlp.contract.", "mlp.linear_2."),
-)
-OUR_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
-TORCHVISION_BLOCK = re.compile(r"encoder\.layers\.encoder_layer_(\d+)\.(.+)")
 
 
 def expected_shapes(depth: int, *, has_rho: bool) -> dict[str, Shape]:
@@ -66,58 +49,10 @@ def expected_shapes(depth: int, *, has_rho: bool) -> dict[str, Shape]:
     return {**OUTER, **blocks}
 
 
-def is_torchvision(state: Mapping[str, Tensor]) -> bool:
-    """Whether the keys are those of torchvision's VisionTransformer."""
-    return any(key.startswith(("encoder.", "conv_proj.")) for key in state)
-
-
-def key_speller(state: Mapping[str, Tensor]) -> Callable[[str], str]:
-    """What turns our name of a key into the one this file uses."""
-    return torchvision_name if is_torchvision(state) else str
-
-
-def in_our_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors under our names, packed q, k, v split in three; unknown keys are kept as they are."""
-    if not is_torchvision(state):
-        return dict(state)
-    renamed: dict[str, Tensor] = {}
-    for key, tensor in state.items():
-        for our_key, part in _unpacked(our_name(key), tensor):
-            renamed[key if our_key in renamed else our_key] = part
-    return renamed
-
-
-def our_name(key: str) -> str:
-    """Our name of a torchvision key; a key we do not know comes back unchanged."""
-    block = TORCHVISION_BLOCK.fullmatch(key)
-    if block is None:
-        return _swap_prefix(key, [(theirs, ours) for ours, theirs in TORCHVISION_PREFIXES])
-    rest = _swap_prefix(block[2], [(theirs, ours) for ours, theirs in TORCHVISION_BLOCK_PREFIXES])
-    return f"blocks.{int(block[1])}.{rest}"
-
-
-def torchvision_name(key: str) -> str:
-    """The inverse of our_name."""
-    block = OUR_BLOCK.fullmatch(key)
-    if block is None:
-        return _swap_prefix(key, TORCHVISION_PREFIXES)
-    return f"encoder.layers.encoder_layer_{block[1]}.{_swap_prefix(block[2], TORCHVISION_BLOCK_PREFIXES)}"
-
-
-def _swap_prefix(key: str, prefixes: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
-    for old, new in prefixes:
-        if key.startswith(old):
-            return new + key.removeprefix(old)
-    return key
-
-
-def _unpacked(key: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    stem, _, kind = key.rpartition(".in_proj_")
-    if not stem or tensor.ndim == 0 or tensor.shape[0] % 3:
-        yield key, tensor
-        return
-    for name, part in zip("qkv", tensor.chunk(3), strict=True):
-        yield f"{stem}.{name}_proj.{kind}", part.clone()
+def known_keys(state: Mapping[str, Tensor]) -> int:
+    """How many of the (our) keys are those of a ViT."""
+    blocks = (OUR_BLOCK.fullmatch(key) for key in state)
+    return sum(key in OUTER for key in state) + sum(block is not None and block[2] in BLOCK for block in blocks)
 
 
 def depth_of(state: Mapping[str, Tensor]) -> int:

@@ -31,6 +31,8 @@ LAYER_NORM_EPS = 1e-6
 class ViTConfig:
     """Everything that fixes the network but its weights; image_size is (height, width) in pixels.
 
+    norm_eps is what the norms add to the variance.
+
     Raises: UsageError on an impossible value; for an image size, the nearest sizes that fit are named.
     """
 
@@ -45,6 +47,7 @@ class ViTConfig:
     num_classes: int
     hops: Hops = 1
     power_iterations: int = 1
+    norm_eps: float = LAYER_NORM_EPS
 
     def __post_init__(self) -> None:
         check_variant(self.variant)
@@ -119,9 +122,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
+        self.norm1 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.attention = _attention(config)
-        self.norm2 = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
+        self.norm2 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.mlp = Mlp(config.embed_dim, config.mlp_dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,7 +152,7 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.randn(1, 1, config.embed_dim) * 0.02)
         self.position_embedding = nn.Parameter(torch.randn(1, config.tokens, config.embed_dim) * 0.02)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.norm = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
+        self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
 
     def forward(self, image: Tensor) -> Tensor:

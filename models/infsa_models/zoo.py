@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,6 +117,8 @@ def build(
     hops: Hops | None = None,
     power_iterations: int | None = None,
     weights: str | os.PathLike[str] | None = None,
+    key: str | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> ViT:
     """Build a model of the zoo in float32 and eval mode, with its own weights or those of a fitting file.
 
@@ -123,6 +126,7 @@ def build(
 
     Args: image_size: (height, width) to run at; positions are interpolated.
         hops, power_iterations: of the attention, if not 1.
+        key, note: of the weights, see load_weights.
     Raises: UsageError for an unknown name, an impossible size or number; ModelError for unfitting weights.
     """
     chosen = entry(name)
@@ -135,5 +139,5 @@ def build(
     if weights is None and chosen.weights is not None:
         weights = WEIGHTS_FOLDER / chosen.weights
     if weights is not None:
-        load_into(model, weights)
+        load_into(model, weights, key, note=note)
     return model if image_size is None else model.set_image_size(image_size)

@@ -8,10 +8,10 @@
 
 namespace infsa {
 
-// One line an op; each is defined in the op's plugin.cpp.
-nvinfer1::IPluginCreatorInterface* neumannAttentionCreator();
-nvinfer1::IPluginCreatorInterface* energyPoolCreator();
-nvinfer1::IPluginCreatorInterface* centralityPoolCreator();
+// creators.inc has a line for each op's folder; the creator is defined in the folder's plugin.cpp.
+#define INFSA_OP(op) nvinfer1::IPluginCreatorInterface* creator_##op();
+#include "creators.inc"
+#undef INFSA_OP
 
 namespace {
 
@@ -39,9 +39,9 @@ __attribute__((visibility("default"))) void setLoggerFinder(nvinfer1::ILoggerFin
 
 __attribute__((visibility("default"))) nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& count) {
     static nvinfer1::IPluginCreatorInterface* const creators[] = {
-        infsa::neumannAttentionCreator(),
-        infsa::energyPoolCreator(),
-        infsa::centralityPoolCreator(),
+#define INFSA_OP(op) infsa::creator_##op(),
+#include "creators.inc"
+#undef INFSA_OP
     };
     count = sizeof(creators) / sizeof(creators[0]);
     return creators;

@@ -21,6 +21,7 @@ from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.records import from_json
 from tests.cli.test_cli import paths
 from tests.engine.quantized import quantized
+from tests.runtime.any_interface import TWO_INPUTS, write
 
 SCRIPT = "import sys\nfrom infsa_deploy.cli import main\nmain(sys.argv[1:])"
 
@@ -98,6 +99,13 @@ def test_json_and_both_spellings_of_shapes(run, model):
     assert code == 0
     assert [record.inputs["image"].minimum[0], record.inputs["image"].maximum[0]] == [2, 4]
     assert record.targets == ("sm80", "sm89")
+
+
+def test_what_is_stated_of_one_input_counts_for_the_other(run, tmp_path):
+    write(TWO_INPUTS, tmp_path / "two.onnx")
+    assert run("two.onnx", "--max-shapes", "image:4x3x8x8", "--plugins", "off")[0] == 0
+    inputs = read_sidecar(tmp_path / "two_bodies.engine").inputs
+    assert {name: profile.maximum for name, profile in inputs.items()} == {"image": (4, 3, 8, 8), "mask": (4, 3)}
 
 
 def test_dry_run(run, model, tmp_path):

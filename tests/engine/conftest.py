@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from infsa_deploy.config import EngineConfig, ExportConfig
+from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import Listener, build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX, alias_folder
 from infsa_deploy.engine_records import EngineRecord, Gpu
-from infsa_deploy.export.pipeline import export_reference
 
 SOURCE = Path(__file__).parent / "plugin_double.cpp"
 PLUGINS = {  # plugin layers of the tiny models
@@ -91,26 +90,6 @@ def compile_double(tmp_path_factory) -> Callable[..., Path]:
 def double(compile_double) -> Path:
     """The stand-in library that registers what our models ask for."""
     return compile_double()
-
-
-@pytest.fixture(scope="session")
-def _exports(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
-    return tmp_path_factory.mktemp("exports"), {}
-
-
-@pytest.fixture
-def exported(tiny, tmp_path, _exports) -> Callable[..., Path]:
-    """Export a tiny model, once a session, to tmp_path/VARIANT.onnx: exported("linear", depth=3)."""
-    folder, known = _exports
-
-    def run(variant: str, **changes) -> Path:
-        key = repr((variant, sorted(changes.items())))
-        if key not in known:
-            known[key] = folder / f"{len(known)}.onnx"
-            export_reference(tiny(variant, **changes), known[key], ExportConfig())
-        return Path(shutil.copy(known[key], tmp_path / f"{variant}.onnx"))
-
-    return run
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_the_sidecar_says_what_the_engine_is(exported, build, double, tmp_path):
     assert "Total Activation Memory" in (tmp_path / "m.engine.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long  # benchmarks/engine_builds.md
 @pytest.mark.parametrize("variant", ["linear", "pure"])
 def test_the_paper_s_width_at_224(double, tmp_path, variant):
     model = tmp_path / "m.onnx"

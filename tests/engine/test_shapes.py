@@ -120,3 +120,37 @@ def test_a_free_axis_that_is_not_the_batch_is_never_guessed():
         (2, 3, 16, 8),
         (2, 3, 16, 8),
     )
+
+
+TWO = {"image": ("batch", 3, 64, 64), "mask": ("batch", "tokens"), "scale": ()}
+
+
+def found(inputs, **shapes):
+    resolved = resolve_shapes(inputs, EngineConfig(**shapes))
+    return {name: (one.minimum, one.optimum, one.maximum) for name, one in resolved.items()}
+
+
+def test_axes_of_one_name_have_one_size_in_all_inputs():
+    shapes = found(TWO, min_shapes={"mask": (1, 16)}, max_shapes={"image": (4, 3, 64, 64)})
+    assert shapes == {
+        "image": ((1, 3, 64, 64), (4, 3, 64, 64), (4, 3, 64, 64)),
+        "mask": ((1, 16), (4, 16), (4, 16)),
+        "scale": ((), (), ()),
+    }
+    huge = {"image": ("batch", 3, 2048, 2048), "mask": ("batch", 16)}
+    assert found(huge)["mask"] == ((1, 16), (8, 16), (16, 16))
+    lowered = {name: one.lowered for name, one in resolve_shapes(huge, EngineConfig()).items()}
+    assert lowered["image"] is not None
+    assert lowered["mask"] is None
+
+
+def test_axes_without_a_name_are_each_input_s_own():
+    foreign = {"a": ("axis 0", "axis 1"), "b": ("axis 0", "axis 1")}
+    shapes = found(foreign, max_shapes={"a": (4, 5), "b": (8, 6)})
+    assert [shape[2] for shape in shapes.values()] == [(4, 5), (8, 6)]
+
+
+def test_two_sizes_for_one_axis():
+    with pytest.raises(UsageError, match="--max-shapes gives axis 'batch' two sizes") as caught:
+        found(TWO, max_shapes={"image": (4, 3, 64, 64), "mask": (8, 16)})
+    assert "4 in 'image' and 8 in 'mask'" in caught.value.why

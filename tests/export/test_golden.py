@@ -13,7 +13,7 @@ from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.export.deployable import SelfAttentionAdapter, to_deployable
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
-from tests.models.test_attention import CASES, golden_inputs
+from tests.models.golden_attention import CASES, golden_inputs
 
 DEPLOYABLE_FP32, ONNX_FP32 = 2e-5, 1e-4  # of the largest value
 

@@ -22,7 +22,6 @@ def infvit(tmp_path_factory):
     return ir.load(path)
 
 
-@pytest.mark.slow
 def test_operations_of_infvit_linear_4l_at_224(infvit):
     flops = count_flops(infvit, {"batch": 1})
     patches = 2 * P * E * (3 * 16 * 16)
@@ -39,7 +38,6 @@ def test_operations_of_infvit_linear_4l_at_224(infvit):
     assert count_flops_by_type(infvit, {"batch": 1}) == {"fp32": 12_007_636_992}
 
 
-@pytest.mark.slow
 def test_bytes_of_infvit_linear_4l_at_224(infvit):
     moved = count_bytes(infvit, {"batch": 8})
     layer = (

@@ -1,9 +1,4 @@
-"""The pass on whole vision transformers: what is saved, and that the logits stay.
-
-Bound on the logits: only the order of sums can differ. Each dot product of length K is off by at most K eps times
-the sum of its terms' magnitudes in either order; the networks here are a few such layers deep, K <= 128, and
-normalised in between, so 1e-5 of the largest logit (84 eps of float32) holds with room and any wrong row breaks it.
-"""
+"""The pass on whole vision transformers: what is saved, and that the logits stay."""
 
 from __future__ import annotations
 
@@ -16,8 +11,7 @@ from torch import nn
 
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from tests.export.onnx_graphs import matmul_flops, normals, parse, rows_computed, run
-
-RELATIVE = 1e-5
+from tests.export.small_vits import RELATIVE
 
 
 class TorchViT(nn.Module):

@@ -12,7 +12,7 @@ import infsa_deploy
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.ops import OPS
+from infsa_deploy.ops import OPS_BY_NAME
 from infsa_deploy.ops.contract import PLUGIN_ATTRIBUTES
 from tests.export.authors_attention import factory, no_attention
 
@@ -27,7 +27,7 @@ def test_two_lives(variant, tiny, export):
     assert len(custom) == sum(NODES[variant].values())
     assert {name for _, name, _ in model.functions} == set(NODES[variant])
     for node in custom:
-        contract = next(op.contract for op in OPS if op.contract.name == node.op_type)
+        contract = OPS_BY_NAME[node.op_type].contract
         names = {spec.name for spec in contract.attributes}
         optional = any(spec.optional for spec in contract.outputs)
         assert set(node.attributes) == names | set(PLUGIN_ATTRIBUTES) | ({"plugin_outputs"} if optional else set())

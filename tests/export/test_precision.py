@@ -9,17 +9,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from infsa_models.vit import ViT, ViTConfig
 from onnx.reference import ReferenceEvaluator
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export.attach_ops import attach_ops
-from infsa_deploy.export.deployable import to_deployable, to_reference
-from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.fp32_islands import FEEDS, FOLLOWS, KEEP_FP32
 from infsa_deploy.export.precision import LOW_TYPES, PrecisionReport, WeightLoss, retype, to_low
-from infsa_deploy.export.trace import trace
 from tests.export.onnx_graphs import nodes, normals, parse, run
+from tests.export.small_vits import small_vit, traced
 
 FLOAT, FP16 = ir.DataType.FLOAT, ir.DataType.FLOAT16
 X = normals(0, 2, 9, 4)
@@ -300,18 +297,11 @@ def test_a_tensor_of_unknown_type_is_refused():
         retype(model, "fp16")
 
 
-def small_vit(variant: str) -> ViT:
-    torch.manual_seed(0)
-    return ViT(ViTConfig(variant, (32, 32), 8, 3, 32, 2, 4, 128, 10)).eval()
-
-
 @pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
 @pytest.mark.parametrize("deployable", [True, False])
 def test_logits_are_as_close_as_those_of_eager_fp16(variant, deployable):
     """Bound: twice the error of the same network run by PyTorch in fp16, both against float64."""
-    vit = small_vit(variant)
-    swap = to_deployable if deployable else to_reference
-    model = attach_ops(fold_constants(trace(swap(vit), (torch.zeros(1, 3, 32, 32),))))
+    model = attach_ops(traced(variant, deployable))
     attributes = {node.name: dict(node.attributes) for node in model.graph if node.domain == "infsa"}
     retype(model, "fp16")
     assert {node.name: dict(node.attributes) for node in model.graph if node.domain == "infsa"} == attributes
@@ -326,7 +316,7 @@ def test_logits_are_as_close_as_those_of_eager_fp16(variant, deployable):
 @pytest.mark.parametrize("variant", ["linear", "pure"])
 def test_bf16_is_a_valid_graph_with_low_ops(variant):
     """ONNX Runtime's CPU provider has no bfloat16 MatMul, so this checks structure and types only."""
-    model = attach_ops(fold_constants(trace(to_deployable(small_vit(variant)), (torch.zeros(1, 3, 32, 32),))))
+    model = attach_ops(traced(variant))
     retype(model, "bf16")
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
     custom = [node for node in model.graph if node.domain == "infsa"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -31,6 +33,18 @@ def test_a_checkpoint_names_itself(golden):
     reference = load_reference(ModelSource(weights=str(path)))
     assert (reference.name, reference.variant) == (path.stem, "pure")
     assert reference.classes[:2] == ("class 0", "class 1")
+
+
+def test_a_folder_names_itself(golden, tmp_path):
+    folder = tmp_path / "my.vit"
+    folder.mkdir()
+    shutil.copy(golden / "torchvision_vit_pure_infsa.safetensors", folder / "model.safetensors")
+    assert load_reference(ModelSource(weights=str(folder))).name == "my.vit"
+
+
+def test_a_model_nobody_named_is_named_by_its_source():
+    assert load_reference(ModelSource()).source == ModelSource(model="digits_linear")
+    assert load_reference(ModelSource(variant="pure")).source == ModelSource(model="digits_pure", variant="pure")
 
 
 def test_a_factory():

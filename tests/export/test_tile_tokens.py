@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
-from infsa_models.vit import ViT, ViTConfig
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.attach_ops import attach_ops
-from infsa_deploy.export.deployable import to_deployable, to_reference
+from infsa_deploy.export.deployable import to_deployable
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from infsa_deploy.export.precision import retype
 from infsa_deploy.export.tile_tokens import tile_tokens
-from infsa_deploy.export.trace import trace
 from infsa_deploy.records import ImageSpec
 from tests.export.onnx_graphs import integers, nodes, normals, parse, run
+from tests.export.small_vits import DEPTH, RELATIVE, TOKENS, small_vit, traced
 
 X = integers(0, 2, 10, 4)
 WEIGHTS = {"up": integers(1, 4, 16), "down": integers(2, 16, 4), "bias": integers(3, 16)}
@@ -149,64 +145,50 @@ def test_a_pool_whose_centrality_is_read_stays_whole():
     assert len(loops(model)) == 1
 
 
-def exported(variant: str, deployable: bool = True) -> ir.Model:
-    """A fresh copy of a small network's graph."""
-    return ir.from_proto(_exported(variant, deployable))
-
-
-@functools.cache
-def _exported(variant: str, deployable: bool) -> onnx.ModelProto:
-    torch.manual_seed(0)
-    vit = ViT(ViTConfig(variant, (32, 32), 8, 3, 32, 3, 4, 128, 10)).eval()
-    swap = to_deployable if deployable else to_reference
-    return ir.to_proto(fold_constants(trace(swap(vit), (torch.zeros(1, 3, 32, 32),))))
-
-
 @pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
 @pytest.mark.parametrize("deployable", [True, False])
 def test_models_give_the_same_logits(variant, deployable):
-    """Bound: the order of sums alone differs, as for token selection: 1e-5 of the largest logit."""
     feeds = {"image": normals(0, 2, 3, 32, 32)}
-    expected = run(attach_ops(exported(variant, deployable)), feeds)["logits"]
-    model = attach_ops(hoist_token_selection(exported(variant, deployable)))
+    expected = run(attach_ops(traced(variant, deployable)), feeds)["logits"]
+    model = attach_ops(hoist_token_selection(traced(variant, deployable)))
     tile_tokens(model, 5)
     check(model)
     for optimized in (False, True):
         logits = run(model, feeds, optimized)["logits"]
-        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
 
 
 def test_linear_holds_nothing_wider_than_the_residual_stream():
-    model = attach_ops(hoist_token_selection(exported("linear")))
+    model = attach_ops(hoist_token_selection(traced("linear")))
     tile_tokens(model, 5)
     tokens = [
         node.op_type
         for node in model.graph
         for value in node.outputs
-        if value.shape is not None and 17 in list(value.shape)
+        if value.shape is not None and TOKENS in list(value.shape)
     ]
     # The embedding, and one result a block: the last block has none, its one token needs no tiling.
-    assert sorted(tokens) == ["Add", "Concat", "ConcatFromSequence", "ConcatFromSequence"]
-    assert len(loops(model)) == 3 * 2 + 2
+    assert sorted(tokens) == ["Add", "Concat", "ConcatFromSequence"]
+    assert len(loops(model)) == DEPTH * 2 + DEPTH - 1
 
 
 def test_one_tiled_graph_serves_any_image_size():
-    torch.manual_seed(0)
-    vit = ViT(ViTConfig("linear", (32, 32), 8, 3, 32, 2, 4, 128, 10)).eval()
     image = ImageSpec(3, 32, 32, (0.5,) * 3, (0.5,) * 3)
-    model, _ = trace_dynamic_size(to_deployable(vit), image, None)
+    model, _ = trace_dynamic_size(to_deployable(small_vit("linear")), image, None)
     plain = ir.to_proto(attach_ops(hoist_token_selection(fold_constants(model))))
     tiled = tile_tokens(ir.from_proto(plain), 5)
     check(tiled)
-    assert len(loops(tiled)) == 2 * 2 + 1
+    assert len(loops(tiled)) == DEPTH * 2 + DEPTH - 1
     for height, width in ((16, 24), (32, 32), (64, 40)):
         feeds = {"image": normals(0, 2, 3, height, width)}
         expected = run(ir.from_proto(plain), feeds)["logits"]
-        np.testing.assert_allclose(run(tiled, feeds)["logits"], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            run(tiled, feeds)["logits"], expected, rtol=0, atol=RELATIVE * np.abs(expected).max()
+        )
 
 
 def test_a_retyped_model_accumulates_in_float32():
-    model = attach_ops(hoist_token_selection(exported("linear")))
+    model = attach_ops(hoist_token_selection(traced("linear")))
     retype(model, "fp16")
     feeds = {"image": normals(0, 2, 3, 32, 32)}
     expected = run(model, feeds)["logits"]

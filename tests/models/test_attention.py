@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,18 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from infsa_deploy.errors import UsageError
-
-INDEX = json.loads((Path(__file__).parent.parent / "golden" / "index.json").read_text())["cases"]
-NEGATIVE = {"name": "all_scores_negative", "shape": [1, 2, 9, 16], "seed": INDEX[0]["seed"] + 100}
-CASES = [*INDEX, {**NEGATIVE, "scale": 1.0, "shift": 0.0, "rho": 0.95}]
-
-
-def golden_inputs(case: dict) -> tuple[Tensor, Tensor, Tensor]:
-    generator = np.random.default_rng(case["seed"])
-    q, k, v = (generator.standard_normal(case["shape"]) * case["scale"] + case["shift"] for _ in range(3))
-    if case["name"] == "all_scores_negative":
-        q, k = np.abs(q), -np.abs(k)
-    return torch.from_numpy(q), torch.from_numpy(k), torch.from_numpy(v)
+from tests.models.golden_attention import CASES, golden_inputs
 
 
 def random_inputs(tokens: int, head_dim: int = 24, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

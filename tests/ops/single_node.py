@@ -1,12 +1,13 @@
-"""A model of one custom node, with its body attached, run by ONNX Runtime."""
+"""Models of one node, run by ONNX Runtime: a custom op with its body attached, or a part of a body."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnxruntime
+import onnxscript
 import torch
 from onnx import TensorProto, helper
 
@@ -40,6 +41,27 @@ def run_body(op: Op, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str
     imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
     model = helper.make_model(graph, opset_imports=imports, functions=[function_body(op)], ir_version=10)
     onnx.checker.check_model(model)
+    found = _run(model, {f"{name}_in": np.asarray(inputs[name].float()) for name in names})
+    return [torch.from_numpy(array) for array in found]
+
+
+def run_part(part: onnxscript.OnnxFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a function that op bodies are made of, on its inputs in order."""
+    proto = part.to_function_proto()
+    node = helper.make_node(proto.name, proto.input, proto.output, domain=proto.domain)
+    given = dict(zip(proto.input, inputs, strict=True))
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in given.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output]  # of any type and rank
+    called = [other.to_function_proto() for other in part.function_ir.get_called_functions().values()]
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
+    graph = helper.make_graph([node], "part", values, outputs)
+    model = helper.make_model(graph, opset_imports=imports, functions=[proto, *called], ir_version=10)
+    return _run(model, given)
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feeds = {f"{name}_in": np.asarray(inputs[name].float()) for name in names}
-    return [torch.from_numpy(array) for array in session.run(None, feeds)]
+    return session.run(None, dict(feeds))

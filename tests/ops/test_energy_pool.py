@@ -61,7 +61,7 @@ def test_fp16_where_a_sum_in_fp16_overflows(assert_within):
 
 
 def test_torch_registration():
-    torch.library.opcheck(torch.ops.infsa.energy_pool, (*tensors(2, 7, 2, 4, 9, torch.float32), 2, EPS))
+    torch.library.opcheck(OP.torch_op, (*tensors(2, 7, 2, 4, 9, torch.float32), 2, EPS))
 
 
 def test_flops_by_hand():

@@ -26,6 +26,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
         (3, 65, 1, 16, 2, 0, 4),
         (2, 131, 1, 128, 1, 1, 1),
         (2, 150, 1, 16, 3, 130, 1),
+        (1, 513, 1, 24, 1, 0, 1),
     ],
 )
 def test_neumann_attention(
@@ -41,7 +42,13 @@ def test_neumann_attention(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("B", "N", "H", "D", "E", "scale"),
-    [(1, 1, 1, 24, 24, 1), (2, 17, 3, 24, 72, 60), (1, 197, 20, 64, 264, 1), (3, 65, 2, 128, 320, 0.001)],
+    [
+        (1, 1, 1, 24, 24, 1),
+        (2, 17, 3, 24, 72, 60),
+        (1, 197, 20, 64, 264, 1),
+        (3, 65, 2, 128, 320, 0.001),
+        (1, 1025, 1, 24, 72, 1),
+    ],
 )
 def test_energy_pool(dtype: torch.dtype, B: int, N: int, H: int, D: int, E: int, scale: float) -> None:
     q, x = normal(B, N, H * D, scale=scale).to(dtype), normal(B, N, E, seed=1).to(dtype)
@@ -54,7 +61,14 @@ def test_energy_pool(dtype: torch.dtype, B: int, N: int, H: int, D: int, E: int,
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("B", "N", "H", "E", "scale"),
-    [(1, 1, 1, 24, 1), (2, 17, 3, 264, 60), (1, 197, 20, 72, 1), (2, 65, 2, 1000, 0.001), (1, 70, 3, 1032, 1)],
+    [
+        (1, 1, 1, 24, 1),
+        (2, 17, 3, 264, 60),
+        (1, 100, 20, 72, 1),
+        (1, 40, 2, 1000, 0.001),
+        (1, 40, 3, 1032, 1),
+        (1, 1025, 1, 72, 1),
+    ],
 )
 def test_centrality_pool(dtype: torch.dtype, B: int, N: int, H: int, E: int, scale: float) -> None:
     x, u = normal(B, N, E).to(dtype), normal(B, H, E, scale=scale, seed=1).to(dtype)
@@ -66,12 +80,16 @@ def test_centrality_pool(dtype: torch.dtype, B: int, N: int, H: int, E: int, sca
     assert launch.centrality(x, u, c, 1e-6, keep=False)[0].equal(got[0])
 
 
-@pytest.mark.parametrize("most_keys", [32, 50, 130])
-@pytest.mark.parametrize(("hops", "rows"), [(1, 0), (1, 1), (3, 0), (2, 70)])
+# Each kernel (attend, attend_cut, hop, hop of some rows) with spans of whole tiles of keys and of others: the loop over
+# a span is the same code in all.
+@pytest.mark.parametrize(
+    ("most_keys", "hops", "rows"),
+    [(32, 1, 0), (130, 1, 0), (50, 1, 1), (130, 1, 1), (32, 3, 0), (50, 3, 0), (32, 2, 70), (50, 2, 70)],
+)
 def test_float32_attention_over_spans_of_keys(monkeypatch, most_keys: int, hops: int, rows: int) -> None:
     """131 keys in 5, 3 and 2 spans, whole tiles and not, in one launch each."""
     monkeypatch.setattr(launch, "MOST_KEYS", most_keys)
-    qkv = normal(2, 131, 3 * 2 * 24)
+    qkv = normal(1, 131, 3 * 2 * 24)
     arguments = (2, 0.9, hops, 1e-6, rows)
     eager, exact = (neumann_attention.OP.torch_op(qkv.to(t), *arguments) for t in (torch.float32, torch.float64))
     assert_close("y", launch.attend(qkv, *arguments), eager, exact)

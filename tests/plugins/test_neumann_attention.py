@@ -14,9 +14,10 @@ from tests.plugins.tolerance import assert_close
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-# Every value of N (1, 17, 197, 1025), H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type; all pairs
-# of type with N, D and hops, of N with D, and of batch with H. The interpreter takes a second for 10 blocks. The last
-# number is `rows`: within the first block of queries, beyond it, and all, for one hop and more.
+# The host code with every value of H (1, 3, 16), D (24, 64, 128), batch (1, 3), hops (1, 2, 3) and type, and N of one
+# block of queries, two and three; all pairs of type with N, D and hops, and of batch with H. Numbers over many blocks
+# are the subject of test_kernels.py. The last number is `rows`: within the first block of queries, beyond it, and all,
+# for one hop and more.
 MATRIX = [
     (FP32, 1, 1, 1, 24, 1, 0),
     (FP16, 3, 1, 3, 64, 2, 0),
@@ -24,19 +25,19 @@ MATRIX = [
     (FP32, 3, 17, 16, 128, 2, 0),
     (FP16, 1, 17, 1, 24, 3, 0),
     (BF16, 3, 17, 3, 64, 1, 0),
-    (FP32, 1, 197, 3, 64, 3, 0),
-    (FP16, 3, 197, 1, 128, 1, 0),
-    (BF16, 1, 197, 3, 24, 2, 0),
-    (FP32, 1, 1025, 1, 24, 1, 0),
-    (FP16, 1, 1025, 1, 64, 3, 0),
-    (BF16, 1, 1025, 1, 128, 2, 0),
-    (FP16, 1, 197, 16, 24, 1, 0),
+    (FP32, 1, 130, 2, 64, 3, 0),
+    (FP16, 3, 130, 1, 128, 1, 0),
+    (BF16, 1, 130, 3, 24, 2, 0),
+    (FP32, 1, 300, 1, 24, 1, 0),
+    (FP16, 1, 300, 1, 64, 3, 0),
+    (BF16, 1, 300, 1, 128, 2, 0),
+    (FP16, 2, 130, 3, 24, 1, 0),
     (FP32, 1, 65, 1, 128, 1, 1),
-    (FP16, 2, 300, 1, 64, 1, 130),
+    (FP16, 1, 300, 1, 64, 1, 130),
     (BF16, 1, 17, 3, 24, 1, 17),
-    (FP32, 2, 197, 1, 64, 2, 1),
-    (FP16, 2, 150, 2, 24, 3, 140),
-    (BF16, 1, 150, 1, 24, 4, 2),
+    (FP32, 2, 130, 1, 64, 2, 1),
+    (FP16, 1, 150, 2, 24, 3, 140),
+    (BF16, 1, 130, 1, 24, 4, 2),
 ]
 
 
@@ -56,11 +57,11 @@ def test_the_last_hop_launches_only_the_blocks_it_needs(worker, hops: int) -> No
     assert [blocks for name, blocks in launches if name == "hop"] == [2] * (hops - 2) + [1]
 
 
-@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("hops", [1, 2])
 def test_first_rows_of_changing_shapes(worker, hops: int) -> None:
     """The workspace for the most tokens serves fewer; with fewer tokens than rows there is an error."""
-    runs = [cases.neumann(FP16, B, N, 2, 40, hops, rows=9) for B, N in ((3, 150), (2, 17), (3, 9))]
-    runs.append(w.Case(runs[0].op, runs[0].fields, [cases.normal(1, 8, 240).half()], [(1, 9, 80)]))
+    runs = [cases.neumann(FP16, B, N, 1, 40, hops, rows=9) for B, N in ((2, 130), (1, 17), (2, 9))]
+    runs.append(w.Case(runs[0].op, runs[0].fields, [cases.normal(1, 8, 120).half()], [(1, 9, 40)]))
     *outcomes, refused = worker(w.reshape, runs)
     for case, outcome in zip(runs, outcomes, strict=False):
         assert outcome.code == 0, outcome.messages
@@ -91,10 +92,12 @@ def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.T
 
 
 GOLDEN = ["one_token", "tiny", "odd_head_dim", "wide_head", "large_values", "small_values", "shifted"]
+RANGES = GOLDEN[-3:]  # values for which a narrow type differs in kind; shapes do the same in each type
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-@pytest.mark.parametrize("dtype", [FP32, FP16], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, FP32) for name in GOLDEN), *((name, FP16) for name in RANGES)], ids=str
+)
 def test_authors_outputs(worker, golden, name: str, dtype: torch.dtype) -> None:
     """The authors' float64 outputs, with the error that the eager op makes on inputs of the same type as yardstick."""
     case, exact = _golden_case(golden, name, dtype)

@@ -12,8 +12,6 @@ from infsa_deploy.measurements import (
     Cell,
     Energy,
     EnergySource,
-    Floor,
-    Latency,
     Machine,
     Predicted,
     Row,
@@ -21,6 +19,7 @@ from infsa_deploy.measurements import (
     Settings,
     Work,
 )
+from infsa_deploy.report import figures
 from infsa_deploy.results_file import Results, append
 
 COMMAND = "infsa-deploy bench --model infvit_linear_4l --sweep 224:1024"
@@ -30,27 +29,29 @@ CEILINGS = Ceilings(RUN.started, {"fp32": 1e11, "int8": 4e11}, 2e10, {"fp32": "p
 
 
 def row(name: str, ms: float, tokens: int) -> Row:
+    """Calls of seven rounds, around `ms`; the first round is slow."""
     return Row(
         contender=name,
         about=f"about {name} <b>",
         runtime="eager",
         dtype="fp32",
         status="ok",
-        latency=Latency(12, (ms, ms), ms, ms * 1.25, None, 0.034, 1000 / ms, 3, True),
-        speedup_to_eager=100 * tokens / 197 / ms,
-        speedup_interval=(95 * tokens / 197 / ms, 110 * tokens / 197 / ms),
+        rounds_ms=((ms * 1.5,), *[(ms, ms * 1.01)] * 6),
+        warm_up_calls=3,
+        stable=True,
         difference_to_eager=3e-7,
         peak_memory_bytes=400_000_000 + 1000 * tokens,
         work=Work({"fp32": 10**9}, 10**8, 10**6, 4000, None),
-        floor=Floor(ms / 2, "compute", 2.0),
         predicted=(Predicted("a100-40gb", 0.25, "memory"),),
         energy=Energy(5.5, 4.5, 20.0, 3, 5.0, 0.01, 9.0, 1410, 400.0),
     )
 
 
-def cell(side: int, *rows: Row) -> Cell:
+def cell(side: int, *rows: Row, load: float = 0.5) -> Cell:
     source = ModelSource(model="infvit_linear_4l", image_size=(side, side))
-    return Cell(RUN.started, "infvit_linear_4l", source, side, side, 1, (side // 16) ** 2 + 1, rows)
+    return Cell(
+        RUN.started, "infvit_linear_4l", source, side, side, 1, (side // 16) ** 2 + 1, rows, 7, 0.01, None, load
+    )
 
 
 def sweep() -> list[Cell]:
@@ -60,11 +61,11 @@ def sweep() -> list[Cell]:
         fits = row("softmax", 0.9 * tokens, tokens)
         refused = Row("softmax", "about", "eager", "fp32", "refused", "it needs 99.0 GB, and 7.0 GB are free")
         rows = (row("eager", 0.5 * tokens, tokens), fits if side < 1024 else refused, row("ours", 0.1 * tokens, tokens))
-        cells.append(cell(side, *rows))
+        cells.append(cell(side, *rows, load=5.0 if side == 224 else 0.5))
     return cells
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def results() -> Results:
     return Results((RUN,), (CEILINGS,), (), tuple(sweep()))
 
@@ -75,9 +76,17 @@ def on_an_a100(results) -> Results:
     return replace(results, runs=(replace(RUN, machine=machine),))
 
 
-@pytest.fixture
-def written(results, tmp_path):
-    path = tmp_path / "results.jsonl"
+@pytest.fixture(scope="session", autouse=True)
+def coarse():
+    """Figures of few pixels, which are drawn sooner."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "DPI", 20)
+        yield
+
+
+@pytest.fixture(scope="session")
+def written(results, coarse, tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / "results.jsonl"
     for record in (RUN, CEILINGS, *results.cells):
         append(path, record)
     return path

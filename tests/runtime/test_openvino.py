@@ -10,28 +10,36 @@ import pytest
 from infsa_deploy import load
 from infsa_deploy.errors import ModelError
 from infsa_deploy.runtime.eager import EagerSession
-from infsa_deploy.runtime.openvino import OpenVinoSession
 from infsa_deploy.runtime.ort import OrtSession
 
+pytestmark = pytest.mark.own_process
 FLOAT32 = 1e-5  # of the largest logit: what exports in fp32 are held to
+
+
+@pytest.fixture
+def open_session():
+    """OpenVinoSession, imported where the test runs: every process of pytest collects this file."""
+    from infsa_deploy.runtime.openvino import OpenVinoSession
+
+    return OpenVinoSession
 
 
 @pytest.mark.parametrize(("variant", "hops"), [("linear", 1), ("pure", 1), ("pure", 3), ("softmax", 1)])
 @pytest.mark.parametrize("dynamic_size", [False, True], ids=["one size", "free size"])
-def test_agrees_with_eager(variant, hops, dynamic_size, tiny, export, rng):
+def test_agrees_with_eager(variant, hops, dynamic_size, tiny, export, rng, open_session):
     reference = tiny(variant, hops=hops)
     path, _ = export(reference, dynamic_size=dynamic_size)
     batch = rng.standard_normal((3, 3, 16, 24), dtype=np.float32)
     exact = EagerSession(reference.module, reference.image, "fp64")({"image": batch})["logits"]
-    found = OpenVinoSession(path, threads=1)({"image": batch})["logits"]
+    found = open_session(path, threads=1)({"image": batch})["logits"]
     np.testing.assert_allclose(found, exact, rtol=0, atol=FLOAT32 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_narrow_inputs_and_outputs(dtype, tiny, export, rng):
+def test_narrow_inputs_and_outputs(dtype, tiny, export, rng, open_session):
     reference = tiny("linear")
     path, _ = export(reference, dtype=dtype, keep_io=False)
-    session = OpenVinoSession(path, threads=1)
+    session = open_session(path, threads=1)
     image = session.inputs[0]
     batch = rng.standard_normal((3, 3, 16, 24), dtype=np.float32).astype(image.dtype)
     found = session({image.name: batch})["logits"]
@@ -54,21 +62,21 @@ def test_threads_of_one_model_do_not_mix(tiny, export, rng):
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=0, atol=2 * FLOAT32 * np.abs(expected).max())
 
 
-def test_pure_says_that_it_holds_the_affinity(tiny, export):
+def test_pure_says_that_it_holds_the_affinity(tiny, export, open_session):
     path, _ = export(tiny("pure"))
-    tiled, whole = OrtSession(path).metadata, OpenVinoSession(path).metadata
+    tiled, whole = OrtSession(path).metadata, open_session(path).metadata
     tokens, heads = 10_001, tiled.architecture["num_heads"]
     assert whole.memory.total_bytes(tokens) - tiled.memory.total_bytes(tokens) == 4 * heads * tokens**2
 
 
-def test_truncated_file(tiny, export, tmp_path):
+def test_truncated_file(tiny, export, tmp_path, open_session):
     path, _ = export(tiny("linear"))
     (tmp_path / "cut.onnx").write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ModelError, match=r"cut\.onnx cannot be loaded by OpenVINO") as caught:
-        OpenVinoSession(tmp_path / "cut.onnx")
+        open_session(tmp_path / "cut.onnx")
     assert "truncated" in caught.value.why
 
 
-def test_missing_file(tmp_path):
+def test_missing_file(tmp_path, open_session):
     with pytest.raises(ModelError, match=r"none\.onnx"):
-        OpenVinoSession(tmp_path / "none.onnx")
+        open_session(tmp_path / "none.onnx")

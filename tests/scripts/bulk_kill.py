@@ -119,11 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--part-images", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=4, help="workers killed in each half")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks" / "bulk_ray_kill.json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        record = disturbed(Path(scratch), args.images, args.part_images, kills=4)
-    record["command"] = f"python -m tests.scripts.bulk_kill --images {args.images} --part-images {args.part_images}"
+        record = disturbed(Path(scratch), args.images, args.part_images, args.kills)
+    command = "python -m tests.scripts.bulk_kill"
+    record["command"] = f"{command} --images {args.images} --part-images {args.part_images} --kills {args.kills}"
     with written_whole(args.output) as path:
         path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))

@@ -115,7 +115,6 @@ def test_the_documents_refer_to_each_other():
     assert timeouts[0] < pod["terminationGracePeriodSeconds"]
 
 
-@pytest.mark.slow
 def test_a_server_takes_the_options_and_answers_the_probes(digits, tmp_path):
     (container,) = TRITON[0]["spec"]["template"]["spec"]["containers"]
     options = {*container["args"], *KSERVE[0]["spec"]["predictor"]["model"]["args"]} - {"--model-repository=/models"}

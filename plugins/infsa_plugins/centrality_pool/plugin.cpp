@@ -101,7 +101,7 @@ private:
 
 } // namespace
 
-IPluginCreatorInterface* centralityPoolCreator() {
+IPluginCreatorInterface* creator_centrality_pool() {
     static Creator<CentralityPool> creator;
     return &creator;
 }

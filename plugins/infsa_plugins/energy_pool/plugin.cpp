@@ -73,7 +73,7 @@ private:
 
 } // namespace
 
-IPluginCreatorInterface* energyPoolCreator() {
+IPluginCreatorInterface* creator_energy_pool() {
     static Creator<EnergyPool> creator;
     return &creator;
 }

@@ -131,7 +131,7 @@ private:
 
 } // namespace
 
-IPluginCreatorInterface* neumannAttentionCreator() {
+IPluginCreatorInterface* creator_neumann_attention() {
     static Creator<NeumannAttention> creator;
     return &creator;
 }

@@ -20,7 +20,6 @@ from infsa_deploy.records import to_json
 from infsa_deploy.runtime.trt import check_profile
 from tests.plugins.embed.conftest import RECORD, VERSION, execute, reports
 
-pytestmark = pytest.mark.slow
 NO_WASTE = "alive 0"
 
 

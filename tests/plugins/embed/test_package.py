@@ -20,8 +20,6 @@ from infsa_deploy.runtime.images import preprocess, read_image
 from tests.plugins.embed.conftest import RECORD, ROOT, command, configure_and_build, execute
 from tests.plugins.embed.pictures import twenty
 
-pytestmark = pytest.mark.slow
-
 
 def batch(paths: list[Path], spec: ImageSpec) -> np.ndarray:
     return np.concatenate([preprocess(read_image(path), spec) for path in paths])
@@ -95,14 +93,16 @@ def test_what_the_example_finds_missing(stranger, engine, tmp_path):
     assert execute(example, engine()).returncode == 2
 
 
-def test_a_real_engine_is_read_and_preprocessed_for(stranger, export, tiny, tmp_path):
+def test_a_real_engine_is_read_and_preprocessed_for(stranger, shared_export, tmp_path):
     """TensorRT-RTX builds it; the example reads its sidecar, makes run's tensor, and stops where a GPU is needed."""
     if driver.find_gpu() is not None:
         pytest.skip("needs a machine without a GPU")
-    model, _ = export(tiny("linear"))
     plan = tmp_path / "m.engine"
     record = build_engine(
-        model, plan, EngineConfig(plugins=False, backend="tensorrt-rtx", targets=("sm80",)), Listener()
+        shared_export("linear"),
+        plan,
+        EngineConfig(plugins=False, backend="tensorrt-rtx", targets=("sm80",)),
+        Listener(),
     )
     example, pictures = next((stranger / "installed").rglob("infsa_classify")), twenty(tmp_path)
     assert execute(example, plan, *pictures).returncode == 3

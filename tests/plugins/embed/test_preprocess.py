@@ -10,7 +10,6 @@ from infsa_deploy.runtime.images import preprocess, read_image
 from tests.plugins.embed.conftest import execute, reports
 from tests.plugins.embed.pictures import twenty
 
-pytestmark = pytest.mark.slow
 TOLERANCE = 1e-6  # of values about 1: a few roundings to float32, divided by the smallest deviation, 0.225
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SPECS = {

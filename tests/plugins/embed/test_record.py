@@ -17,8 +17,6 @@ from infsa_deploy.runtime.trt import _metadata
 from tests.plugins.embed.conftest import RECORD, execute, reports
 from tests.sidecar_cases import damaged, odd
 
-pytestmark = pytest.mark.slow
-
 
 def outcome(function, *arguments) -> tuple[int, str]:
     """Exit code and text of what the Python side raises, (0, "") where it raises nothing."""
