@@ -22,7 +22,6 @@ from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import DOMAIN, VERSION
 from tests.conftest import _tiny
 
-pytestmark = pytest.mark.slow
 OURS = sorted(f"{DOMAIN}::{op.contract.name}::{VERSION}" for op in OPS)
 
 # Loads each plan in a runtime of its own and prints the creators in its registry before and after. 0 or 1 before a path

@@ -16,7 +16,6 @@ from PIL import Image
 from infsa_deploy.engine_records import TensorProfile
 from tests.plugins.embed.conftest import HERE, ROOT, command, execute, sanitized
 
-pytestmark = pytest.mark.slow
 LARGEST = 64  # MiB
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
