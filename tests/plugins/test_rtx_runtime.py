@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,9 @@ for allowed, path in zip(sys.argv[1::2], sys.argv[2::2]):
 
 def load(*words: object) -> list[list[list[str]]]:
     typed = [sys.executable, "-c", LOAD, *map(str, words)]
-    result = subprocess.run(typed, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as scratch:  # TensorRT-RTX leaves the library that it took out of the plan
+        environment = os.environ | {"TMPDIR": scratch}
+        result = subprocess.run(typed, capture_output=True, text=True, check=False, env=environment)
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

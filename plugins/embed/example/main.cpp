@@ -51,6 +51,9 @@ Request parse(Words const& words) {
 
 // The logits of one image, of which there are as many as classes. Throws infsa::Error (model) for others.
 void check(std::string const& path, Words const& classes, std::vector<float> const& logits) {
+    if (classes.empty())
+        throw infsa::Error(infsa::Kind::model, "the engine's model has no classes.", "it is no classifier of images.",
+            "give an engine of one, or use its outputs in a program of your own.");
     bool const finite = std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
     if (logits.size() < classes.size())
         throw infsa::Error(infsa::Kind::model, "the engine gives " + std::to_string(logits.size()) + " logits.",

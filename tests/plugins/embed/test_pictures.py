@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from infsa_deploy.engine_records import TensorProfile
-from tests.plugins.embed.conftest import HERE, ROOT, command, execute, sanitized
+from tests.plugins.embed.conftest import HERE, RECORD, ROOT, command, execute, sanitized
 
 LARGEST = 64  # MiB
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -173,3 +174,12 @@ def test_an_engine_without_an_image_input(installed, stand_ins, engine, tmp_path
     result = execute(installed("asan") / "bin" / "infsa_classify", path, tmp_path / "a.png", on=stand_ins)
     assert (result.returncode, result.stdout) == (4, "")
     assert result.stderr.startswith("error: input 'scale' of the engine takes no batch of images.")
+
+
+def test_a_model_without_classes(installed, stand_ins, engine, tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    scores = {"logits": TensorProfile("float32", (-1, 5, 1))}
+    path = engine(outputs=scores, metadata=replace(RECORD.metadata, classes=()))
+    result = execute(installed("asan") / "bin" / "infsa_classify", path, tmp_path / "a.png", on=stand_ins)
+    assert (result.returncode, result.stdout) == (4, "")
+    assert result.stderr.startswith("error: the engine's model has no classes.")

@@ -17,7 +17,7 @@ namespace {
 
 using Work = std::vector<std::function<void()>>;
 
-std::atomic<long> alive{0}, launches{0};
+std::atomic<long> alive{0}, launches{0}, pushed{0};
 std::mutex mutex;
 std::map<std::string, int> failing; // calls until the one that fails
 thread_local std::vector<CUcontext> contexts;
@@ -65,8 +65,8 @@ CUresult destroyed(Object* object) {
 
 extern "C" {
 
-// What was made and not freed, and the contexts that this thread pushed and did not pop.
-long standInAlive() { return alive + static_cast<long>(contexts.size()); }
+// What was made and not freed, and the contexts that were pushed and not popped.
+long standInAlive() { return alive + pushed; }
 long standInLaunches() { return launches; }
 void standInFail(char const* call, int at) { failing[call] = at; }
 int standInCapturing(CUstream stream) { return stream && of(stream)->capturing; }
@@ -104,11 +104,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
     return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return --alive, CUDA_SUCCESS; }
-CUresult cuCtxPushCurrent(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext context) { return contexts.push_back(context), ++pushed, CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext* context) {
     if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     *context = contexts.back();
     contexts.pop_back();
+    --pushed;
     return CUDA_SUCCESS;
 }
 
