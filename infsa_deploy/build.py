@@ -12,7 +12,7 @@ from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import Listener, Origin, build_engine, check_request, forecast_engine
 from infsa_deploy.engine_records import EngineForecast, EngineRecord
 from infsa_deploy.errors import UsageError
-from infsa_deploy.files import check_target, unwritable
+from infsa_deploy.files import check_apart, check_target, unwritable
 
 ARTIFACTS = Path("artifacts")
 LOW_TYPES: dict[str, Literal["fp16", "bf16"]] = {"fp16": "fp16", "bf16": "bf16", "int8": "fp16"}
@@ -38,10 +38,13 @@ def default_engine(model: Path, config: EngineConfig) -> Path:
 
 def build(model: Path, output: Path, config: EngineConfig, listener: Listener) -> EngineRecord:
     """Build an engine from the export `model`; raises as engine.build_engine, ModelError for a graph not retyped."""
-    check_target(output)
     if output.resolve() == model.resolve():
-        why = "an engine is built from an ONNX file, and does not replace it."
-        raise UsageError(f"{output} is the model itself.", why, "give an ONNX file, or another -o FILE.")
+        why = "it is the model itself, and an engine is built from an ONNX file."
+        raise UsageError(f"{output} would be replaced.", why, "give an ONNX file, or another -o FILE.")
+    inputs = [model, model.with_name(f"{model.name}.data"), config.plugin_library]
+    check_target(output, [*inputs, config.timing_cache], beside=[".json", ".log"])
+    if config.timing_cache:
+        check_apart([config.timing_cache], inputs)
     with _retyped(model, config, listener) as (path, origin):
         return build_engine(path, output, config, listener, origin)
 

@@ -76,6 +76,7 @@ class ExportConfig:
         int8: quantise matrix products, `dynamic` (for CPUs) or `static` (for engines), or None.
         keep_io: keep graph inputs and outputs float32 when `dtype` is narrower.
         attention_maps: add the output `attention` [B, L, H, h, w], one map of the patch grid a layer and head.
+        require_ops: an attention that cannot be put on custom ops, or none at all, is an error.
     """
 
     fold: bool = True
@@ -86,6 +87,7 @@ class ExportConfig:
     int8: Int8 | None = None
     keep_io: bool = True
     attention_maps: bool = False
+    require_ops: bool = False
 
     def __post_init__(self) -> None:
         if self.tile_tokens and (self.int8 or self.dtype != "fp32"):
@@ -104,6 +106,12 @@ class ExportConfig:
             raise UsageError(
                 f"--int8 and --dtype {self.dtype} cannot be combined.",
                 "the products that int8 leaves alone stay in float32; an engine builder narrows them itself.",
+                "choose one of the two.",
+            )
+        if self.require_ops and not self.fold:
+            raise UsageError(
+                "--require-ops and --no-fold cannot be combined.",
+                "the reference formula has no custom ops.",
                 "choose one of the two.",
             )
 
@@ -133,6 +141,23 @@ class ServingConfig:
     threads: int | None = None
     ensemble: bool = False
     plugins: Path | None = None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Which engines may run code on this machine's processor.
+
+    Plans that hold a plugin library, plans of several versions, and a library that lies beside its plan do so. The
+    hashes in a sidecar are as little signed as the files that they describe, and do not tell who wrote them.
+
+    Attributes:
+        sha256: hashes, from a trusted source, of the plan and of a library beside it; where any is given, no other
+            file is loaded.
+        host_code: whoever can write the engine's folder may run code in this process.
+    """
+
+    sha256: tuple[str, ...] = ()
+    host_code: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from infsa_deploy.records import ModelMetadata
@@ -65,6 +65,7 @@ class PluginUse:
         embedded: whether the plan holds the library.
         layers: plugin layers by `namespace::op::version`.
         proof: what they were counted in: `engine`, or `network and plan` where an engine cannot be opened.
+        bodies: why a custom node is built from its function body although there are plugins, by node name.
     """
 
     mode: str
@@ -73,6 +74,7 @@ class PluginUse:
     embedded: bool
     layers: Mapping[str, int]
     proof: str | None
+    bodies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,14 @@ Exit codes: 0 ok, 1 unforeseen, 2 usage, 3 environment, 4 model or export, 5 bui
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """The text with what would end a line, move the cursor or not be encoded written as an escape, `\\n` and the like.
+
+    A file's name may hold all of these.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
 class DeployError(Exception):
     """A failure in three parts: what happened, why, and what the user can do about it.
 
@@ -22,11 +30,11 @@ class DeployError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [one_line(self.what)]
         if self.why:
-            lines.append(f"  why: {self.why}")
+            lines.append("  why: " + "\n       ".join(map(one_line, self.why.splitlines())))
         if self.fix:
-            lines.append(f"  fix: {self.fix}")
+            lines.append(f"  fix: {one_line(self.fix)}")
         return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,17 +57,54 @@ def artefact_sha256(path: Path) -> str:
     return hashlib.sha256((alone + sha256(weights)).encode()).hexdigest() if weights.is_file() else alone
 
 
-def check_target(path: Path) -> None:
-    """Raise UsageError if `path` cannot become a file; worth asking before the work whose result goes there."""
+def check_target(
+    path: Path, inputs: Iterable[Path | None] = (), *, beside: Iterable[str] = (), suffix: str = ""
+) -> None:
+    """Raise UsageError if `path` cannot become a file; worth asking before the work whose result goes there.
+
+    Args:
+        path: the file to write.
+        inputs: files that the same command reads, see check_apart.
+        beside: endings of further files that are written, under the name of `path` and the ending.
+        suffix: what the name has to end in.
+    """
+    if not path.name.endswith(suffix):
+        fix = f"write -o {path}{suffix}"
+        raise UsageError(f"cannot write {path}.", f"its name has to end in {suffix}.", fix)
     if not path.parent.is_dir():
         folder = path.parent
         raise UsageError(f"cannot write {path}.", f"the folder {folder} does not exist.", f"mkdir -p {folder}")
     if path.is_dir():
         raise UsageError(f"cannot write {path}.", "it is a folder.", "give a file name with -o.")
+    check_apart([path, *(path.with_name(f"{path.name}{ending}") for ending in beside)], inputs)
+
+
+def check_apart(targets: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Raise UsageError if a file to be written is one of the files to be read; hard and symbolic links count as it."""
+    written = {_identity(target): target for target in targets}
+    for read in inputs:
+        target = written.get(_identity(read)) if read else None
+        if target:
+            raise UsageError(
+                f"{target} would be replaced.", f"it is the file {read}, which is read.", "choose another -o."
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | Path:
+    """Equal for all names of one file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.resolve()
+    return found.st_dev, found.st_ino
 
 
 def check_model_file(path: Path) -> None:
     """Raise ModelError unless `path` is a file with something in it; whether that is a model, its reader tells."""
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder.", "a model is a file.", "give the path that infsa-deploy export printed."
+        )
     if not path.is_file():
         raise ModelError(f"{path} does not exist.", "", "give the path that infsa-deploy export printed.")
     if path.stat().st_size == 0:

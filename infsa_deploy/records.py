@@ -8,7 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,11 +69,11 @@ class ModelMetadata:
     """What an exported model says of itself.
 
     Attributes:
-        variant: `linear`, `pure` or `softmax`.
+        variant: `linear`, `pure`, `softmax`, or `none` of a model in which no attention of these was found.
         form: `ops` (attention on custom ops) or `reference` (the formula as it stands).
         architecture: the reference model's configuration, or its class for a foreign module.
         image: the image input.
-        classes: class names, in the order of the logits.
+        classes: class names, in the order of the output `logits` [B, K]; empty where there is no such output.
         weights_sha256: hash of the reference model's weights.
         source: how to build the reference model again.
         dtype: type of weights and activations; `int8` where matrix products are.
@@ -171,12 +171,21 @@ class QuantizationReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """An export: the file, what it says of itself, and what narrowing its types cost (None where they were kept)."""
+    """An export: the file, what it says of itself, and what narrowing its types cost (None where they were kept).
+
+    Attributes:
+        rewritten: qualified names of the attentions on custom ops.
+        kept: why an attention was traced as it is, by qualified name.
+        notices: what else the user must know, one line each.
+    """
 
     path: str
     metadata: ModelMetadata
     precision: PrecisionReport | None = None
     quantization: QuantizationReport | None = None
+    rewritten: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,15 @@ def _finite(value: Any) -> Any:
 
 def from_json(kind: type[R], text: str) -> R:
     """Read a record of type `kind` back; ValueError, KeyError or TypeError when the text is no such record."""
-    return decode(kind, json.loads(text))
+    return decode(kind, parse_json(text))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON text says; ValueError when it is none, or nested too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep.") from None
 
 
 def decode(kind: type[R], value: Any) -> R:

@@ -20,7 +20,7 @@ from typing import Any
 
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.measurements import RECORDS, Ceilings, Cell, Machine, Run, Settings, Validation
-from infsa_deploy.records import decode
+from infsa_deploy.records import decode, parse_json
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _records(path: Path) -> list[Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}.", str(error), "give a file that infsa-deploy bench wrote.") from error
     try:
-        values = [json.loads(line) for line in lines]
+        values = [parse_json(line) for line in lines]
         return [decode(RECORDS[value["kind"]], value["record"]) for value in values]
     except (ValueError, KeyError, TypeError) as error:
         fix = "give a file that this version's infsa-deploy bench wrote."

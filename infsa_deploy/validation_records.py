@@ -11,33 +11,48 @@ class OutputComparison:
 
     Attributes:
         inputs: what the images were, and their size: `real 224x224`, `random 224x224`.
+        images: how many there were.
+        edges: how many of them lie on an edge of the reference and were left out; see validation.tolerance.
         max_abs: largest |candidate - reference|.
         relative: `max_abs` over the largest |reference|.
+        rms: root mean square of candidate - reference.
         cosine: smallest cosine similarity of an image's output with the reference.
-        top1_agreement: share of images with the reference's first class.
-        yardstick_max_abs: largest |yardstick - reference|; the yardstick is an eager run in the same precision.
-        bound: what `max_abs` may be, from `yardstick_max_abs`.
+        top1_agreement: share of images with the reference's first class; None of an output that is not [B, classes].
+        yardstick_rms: root mean square error of the yardstick, the reference module in the artefact's type.
+        plausible_rms: what a yardstick of that type may err by; one beyond it is not used.
+        rms_bound: what `rms` may be, from `yardstick_rms` and the number of images.
+        bound: what `max_abs` may be.
     """
 
     output: str
     inputs: str
     images: int
+    edges: int
     max_abs: float
     relative: float
+    rms: float
     cosine: float
-    top1_agreement: float
-    yardstick_max_abs: float
+    top1_agreement: float | None
+    yardstick_rms: float
+    plausible_rms: float
+    rms_bound: float
     bound: float
 
     @property
+    def plausible(self) -> bool:
+        """True when the yardstick errs by no more than its type explains."""
+        return self.yardstick_rms <= self.plausible_rms
+
+    @property
     def passed(self) -> bool:
-        """True when the error is within the bound; NaN never is."""
-        return self.max_abs <= self.bound
+        """True when the errors are within bounds that a plausible yardstick gave; NaN never is."""
+        return self.plausible and self.rms <= self.rms_bound and self.max_abs <= self.bound
 
     @property
     def share_of_bound(self) -> float:
-        """How much of the bound the error is; infinite where nothing is allowed."""
-        return self.max_abs / self.bound if self.bound else float("inf")
+        """How much of its bound the error is that is nearest to it; infinite where nothing is allowed."""
+        pairs = ((self.rms, self.rms_bound), (self.max_abs, self.bound))
+        return max(error / bound if bound else float("inf") for error, bound in pairs)
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,8 @@ class ValidationReport:
     """A model against its reference: one comparison an output and set of inputs.
 
     Attributes:
-        yardstick: what the bound is derived from, in words.
+        yardstick: what the bounds are derived from, in words.
+        rewrite: where the form that is exported differs from the reference already in float64; empty where it does not.
     """
 
     model: str
@@ -54,6 +70,7 @@ class ValidationReport:
     yardstick: str
     comparisons: tuple[OutputComparison, ...]
     passed: bool
+    rewrite: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class LayerDifference:
         op: its operator, or the module's class.
         tensor: name of the tensor; of the nearest one to a module's output, empty where none has its shape.
         max_abs: the largest difference; None where that is no number, or there is no tensor.
-        relative: the same over the largest value.
+        relative: root mean square of the difference, over that of the values.
         bound_relative: what `relative` may be.
     """
 

@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import math
 import os
 import pickle
 import signal
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "models")]
 
+from infsa_deploy.config import Trust  # noqa: E402
 from infsa_deploy.errors import DeployError, HostError, ModelError  # noqa: E402
 from infsa_deploy.runtime.artefact import is_engine  # noqa: E402
 
@@ -85,12 +87,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--workers", type=positive, default=1, help="processes, each with a model of its own")
     parser.add_argument("--threads", type=positive, default=1, help="CPUs of each worker")
-    parser.add_argument("--gpus", type=float, help="GPUs of each worker; default: 1 for an engine or --provider cuda")
+    parser.add_argument("--gpus", type=amount, help="GPUs of each worker; default: 1 for an engine or --provider cuda")
     parser.add_argument("--provider", choices=("cpu", "cuda"), default="cpu", help="for an ONNX file")
     parser.add_argument("--part-images", type=positive, default=256, help="images a part, the unit that is done again")
     parser.add_argument("--path-column", default="path", help="Parquet column that names each image")
     parser.add_argument("--bytes-column", help="Parquet column of encoded images, a.b for a field; default: open paths")
     parser.add_argument("--address", help="of a Ray cluster; default: RAY_ADDRESS, or Ray on this machine alone")
+    parser.add_argument("--trust", action="append", default=[], help="SHA-256 of an engine or library; repeatable")
+    parser.add_argument("--allow-host-code", action="store_true", help="engines here may run code on the processor")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser.parse_args()
 
@@ -100,6 +104,13 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
+
+
+def amount(text: str) -> float:
+    """A finite number from 0."""
+    if not 0 <= float(text) < math.inf:
+        raise ValueError(text)
+    return float(text)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +166,7 @@ def answers(ray: Any, args: argparse.Namespace, parts: Sequence[Part]) -> Iterat
     items = [dataclasses.asdict(part) for part in parts]
     mapped = ray.data.from_items(items, override_num_blocks=len(items)).map(
         Worker,
-        fn_constructor_args=(args.output.resolve(), args.threads),
+        fn_constructor_args=(args.output.resolve(), args.threads, Trust(tuple(args.trust), args.allow_host_code)),
         compute=ray.data.ActorPoolStrategy(size=min(args.workers, len(items))),
         num_cpus=args.threads,
         num_gpus=gpus,
@@ -173,8 +184,8 @@ def answers(ray: Any, args: argparse.Namespace, parts: Sequence[Part]) -> Iterat
 class Worker:
     """A Ray actor that predicts parts; what the user can act on comes back as an answer, not as Ray's exception."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self.folder, self.threads = folder, threads
+    def __init__(self, folder: Path, threads: int, trust: Trust) -> None:
+        self.folder, self.threads, self.trust = folder, threads, trust
         self.worker: PartWorker | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, bytes]:
@@ -182,7 +193,7 @@ class Worker:
         from infsa_deploy.bulk.predict import PartWorker
 
         try:
-            self.worker = self.worker or PartWorker(self.folder, self.threads)
+            self.worker = self.worker or PartWorker(self.folder, self.threads, self.trust)
             answer: PartResult | DeployError = self.worker(Part(**row))
         except DeployError as error:
             answer = error

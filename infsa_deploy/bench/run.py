@@ -60,7 +60,7 @@ def run_bench(request: BenchRequest, progress: Progress) -> Results:
     """
     for device in request.predict:
         datasheet(device)
-    check_target(request.output)
+    check_target(request.output, request.files)
     machine, settings = environment.this_machine(), request.settings
     with results_file.claimed(request.output) as folder, closing(Child(settings)) as child, _told_as_they_are():
         known = results_file.read_to_continue(request.output, machine, settings)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infsa_deploy.errors import HostError, UsageError
-from infsa_deploy.files import artefact_sha256, check_model_file, written_whole
+from infsa_deploy.files import artefact_sha256, check_apart, check_model_file, written_whole
 from infsa_deploy.records import from_json, to_json
 from infsa_deploy.runtime.calibration import SUFFIXES
 from infsa_deploy.version import __version__
@@ -97,6 +97,8 @@ def open_job(
     check_model_file(model)
     paths = _pictures(images)
     sources = [] if paths else _parquet_files(images, folder, path_column, bytes_column)
+    written = [folder / LISTING, folder / JOB, *folder.glob(PARTS)]
+    check_apart(written, [model, model.with_name(f"{model.name}.data"), *sources, *(images / name for name in paths)])
     job = Job(
         model=str(model.resolve()),
         model_sha256=artefact_sha256(model),

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infsa_deploy.bulk.job import PARTS, Part, read_job
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import DeployError, HostError, ModelError
 from infsa_deploy.files import artefact_sha256, written_whole
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
+from infsa_deploy.runtime.cores import thread_count
 from infsa_deploy.runtime.images import Pixels, at_own_size, preprocess, read_image
 from infsa_deploy.runtime.memory import check_fits
 from infsa_deploy.runtime.outputs import check_classifies
@@ -55,7 +57,7 @@ class PartWorker:
         HostError: the model cannot be run here, or this infsa-deploy is another version.
     """
 
-    def __init__(self, folder: Path, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, threads: int | None = None, trust: Trust | None = None) -> None:
         self.folder, self.job = folder, read_job(folder)
         if self.job.version != __version__:
             why = f"the job began with {self.job.version}, {socket.gethostname()} has {__version__}."
@@ -67,9 +69,9 @@ class PartWorker:
                 "every worker reads the same paths: the file is missing here, or another version.",
                 "put model, images and output on storage that all machines share.",
             )
-        self.session = open_artefact(model, self.job.provider, threads)
+        self.session = open_artefact(model, self.job.provider, threads, trust=trust)
         check_classifies(str(model), self.session)
-        self._pool = ThreadPoolExecutor(threads or os.cpu_count())
+        self._pool = ThreadPoolExecutor(thread_count(threads))
 
     def __call__(self, part: Part) -> PartResult:
         """Predict one part, unless its results are there; an image that cannot be used is a row with its error.

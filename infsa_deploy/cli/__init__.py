@@ -6,11 +6,11 @@ import importlib
 import signal
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from infsa_deploy.errors import DeployError, HostError
+from infsa_deploy.errors import DeployError, HostError, UsageError
 from infsa_deploy.version import __version__
 
 COMMANDS = (
@@ -44,6 +44,7 @@ EXTRAS = {
     "grpc": "serve",
     "tritonclient": "serve",
 }
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # help as an error; click before 8.2 has none
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have it
 
 
@@ -77,11 +78,11 @@ def main(arguments: list[str] | None = None) -> None:
             _unforeseen()
         click.echo("interrupted; nothing half-written was left.", err=True)
         sys.exit(INTERRUPTED)
-    except click.ClickException as error:
+    except NO_ARGUMENTS as error:
         error.show()
         sys.exit(error.exit_code)
-    except (DeployError, ModuleNotFoundError, OSError) as error:
-        known = error if isinstance(error, DeployError) else _of_this_machine(error)
+    except (DeployError, click.ClickException, ModuleNotFoundError, OSError) as error:
+        known = _known(error)
         click.echo(f"{click.style('error:', fg='red')} {known}", err=True)
         sys.exit(known.exit_code)
     except Exception:
@@ -98,6 +99,20 @@ def _unforeseen() -> NoReturn:
     traceback.print_exc()
     click.echo("this is a bug: please report it with the lines above.", err=True)
     sys.exit(1)
+
+
+def _known(error: DeployError | click.ClickException | ModuleNotFoundError | OSError) -> DeployError:
+    """Every error in one style: what, why, fix."""
+    if isinstance(error, DeployError):
+        return error
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        return UsageError(
+            " ".join(error.format_message().split()),
+            "",
+            f"{context.command_path if context else 'infsa-deploy'} --help",
+        )
+    return _of_this_machine(error)
 
 
 def _of_this_machine(error: ModuleNotFoundError | OSError) -> DeployError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option
+from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option, threads_option
 
 if TYPE_CHECKING:
     from infsa_deploy.measurements import Settings
@@ -32,7 +32,7 @@ QUICK = "quick run: 2 short rounds, so its numbers are rough. Leave out --quick 
 @click.option("--quick", is_flag=True, help="Two short rounds, in a minute: the numbers are rough.")
 @click.option("--no-energy", is_flag=True, help="Leave energy out.")
 @click.option("-o", "--output", type=FILE, default=Path("bench.jsonl"), show_default=True, help="Results, continued.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: all usable cores).")
+@threads_option("CPU threads (default, and at most: all usable cores).")
 @json_option
 def command(
     sizes: tuple[tuple[int, int], ...],
@@ -45,6 +45,11 @@ def command(
     **asked: Any,
 ) -> None:
     """Measure ARTEFACTs, or a model of the zoo, against the eager model, in one interleaved run."""
+    from infsa_deploy.files import check_model_file, check_target
+
+    for path in asked["files"]:  # before PyTorch is imported, which takes seconds
+        check_model_file(path)
+    check_target(asked["output"], asked["files"])
     from infsa_deploy.bench.run import BenchRequest, run_bench
     from infsa_deploy.cli.bench_tables import as_json as render
     from infsa_deploy.cli.bench_tables import bench_progress, print_cells

@@ -13,9 +13,9 @@ from infsa_deploy.config import BACKENDS, PRECISIONS, EngineConfig
 
 @click.command()
 @click.argument("model", type=FILE, required=False)
-@click.option("--fp16", "precision", flag_value=PRECISIONS[0], help="Retype weights and activations to float16.")
-@click.option("--bf16", "precision", flag_value=PRECISIONS[1], help="Retype them to bfloat16.")
-@click.option("--int8", "precision", flag_value=PRECISIONS[2], help="int8 where there are Q/DQ nodes, else float16.")
+@click.option("--fp16", is_flag=True, help="Retype weights and activations to float16.")
+@click.option("--bf16", is_flag=True, help="Retype them to bfloat16.")
+@click.option("--int8", is_flag=True, help="int8 where there are Q/DQ nodes, else float16.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True)
 @click.option("--target", "targets", type=TARGETS, default=(), help="e.g. sm80,sm89 (default: the GPU here, or sm80).")
 @click.option("--plugins", default="on", show_default=True, help="on, off, or the path of a plugin library.")
@@ -38,6 +38,9 @@ def command(
     model: Path | None, plugins: str, output: Path | None, dry_run: bool, verbose: bool, as_json: bool, **options: Any
 ) -> None:
     """Build a TensorRT engine from the ONNX file MODEL (default: the newest export in ./artifacts)."""
+    asked = [precision for precision in PRECISIONS if options.pop(precision)]
+    if len(asked) > 1:
+        raise click.UsageError(f"--{' and --'.join(asked)} cannot be combined: an engine has one of these types.")
     from rich.console import Console
 
     from infsa_deploy.build import build, default_engine, forecast, newest_export
@@ -46,7 +49,9 @@ def command(
     from infsa_deploy.records import to_json
 
     library = None if plugins in ("on", "off") else Path(plugins)
-    config = EngineConfig(plugins=plugins != "off", plugin_library=library, **options)
+    config = EngineConfig(
+        plugins=plugins != "off", plugin_library=library, precision=next(iter(asked), None), **options
+    )
     if model is None:
         model = newest_export()
         click.echo(f"no model given: taking the newest export, {model}", err=True)

@@ -28,6 +28,8 @@ def engine_table(engine: EngineRecord | EngineForecast, title: str) -> Table:
     if plugins.library:
         counted = ", ".join(f"{count} {name}" for name, count in plugins.layers.items())
         rows["custom ops"] = f"plugins, counted in the {plugins.proof}: {counted}"
+    if plugins.bodies:
+        rows["from bodies"] = "\n".join(f"{name}: {why}" for name, why in plugins.bodies.items())
     if isinstance(engine, EngineRecord):
         if plugins.library:
             rows["plugin library"] = f"{plugins.library}, {'in the plan' if plugins.embedded else 'beside the engine'}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, json_option, provider_option, threads_option
+from infsa_deploy.cli.parameters import CPU_THREADS, FILE, json_option, provider_option, threads_option, trust_options
 
 
 @click.command()
@@ -21,10 +21,11 @@ from infsa_deploy.cli.parameters import FILE, json_option, provider_option, thre
 @click.option("--layer", default="mean", show_default=True, help="Maps of: mean of layers, last, or a number from 0.")
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps of a removal curve.")
 @click.option("--removal-images", type=click.IntRange(min=1), help="Remove patches of so many images (default: all).")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Threads that read images.")
+@threads_option("Threads that read images.", "--workers", 2)
 @provider_option
 @click.option("-o", "--output", type=FILE, help="Folder for report.json, figures and what is known of each image.")
-@threads_option
+@threads_option(CPU_THREADS)
+@trust_options
 @json_option
 def command(
     models: tuple[str, ...],

@@ -57,9 +57,12 @@ def _form(
     low_precision_io: bool,
     no_fold: bool,
     attention_maps: bool,
+    require_ops: bool,
 ) -> ExportConfig:
     keep_io = not low_precision_io
-    return ExportConfig(not no_fold, batch, dynamic_size, tile_tokens, dtype, None, keep_io, attention_maps)
+    return ExportConfig(
+        not no_fold, batch, dynamic_size, tile_tokens, dtype, None, keep_io, attention_maps, require_ops
+    )
 
 
 source_options = _gathered(
@@ -88,4 +91,5 @@ form_options = _gathered(
     click.option("--low-precision-io", is_flag=True, help="Narrow the model's inputs and outputs too."),
     click.option("--no-fold", is_flag=True, help="Keep the reference attention: the baseline to compare with."),
     click.option("--attention-maps", is_flag=True, help="Second output: what each layer and head looks at."),
+    click.option("--require-ops", is_flag=True, help="Fail unless every attention is put on the custom ops."),
 )

@@ -14,6 +14,10 @@ from infsa_deploy.cli.parameters import FILE, json_option
 @json_option
 def command(model: Path, as_json: bool) -> None:
     """Show what MODEL holds: of an ONNX file ops, parameters, FLOPs, shapes; of an engine its sidecar and layers."""
+    from infsa_deploy.errors import HostError
+    from infsa_deploy.files import check_model_file
+
+    check_model_file(model)
     from rich.console import Console
 
     from infsa_deploy.records import to_json
@@ -27,8 +31,15 @@ def command(model: Path, as_json: bool) -> None:
         found, table = to_json(inspection), inspection_table(inspection, str(model))
     else:
         from infsa_deploy.cli.tables import summary_table
-        from infsa_deploy.export.summary import summarise
 
+        try:
+            from infsa_deploy.export.summary import summarise
+        except (
+            ModuleNotFoundError
+        ) as error:  # of the extra `export`, which has PyTorch too, three small ones are enough
+            why = "it is not installed, and reads the graphs of ONNX files."
+            fix = "pip install 'infsa-deploy[inspect]'"
+            raise HostError(f"inspect needs the package {error.name}.", why, fix) from error
         summary = summarise(model)
         found, table = to_json(summary), summary_table(summary)
     if as_json:

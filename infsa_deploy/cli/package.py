@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from infsa_deploy.cli.parameters import FILE, json_option, threads_option
+from infsa_deploy.cli.parameters import FILE, json_option
 
 
 @click.command()
@@ -30,7 +30,7 @@ from infsa_deploy.cli.parameters import FILE, json_option, threads_option
 )
 @click.option("--ensemble", is_flag=True, help="Also a model NAME_image, which takes the bytes of image files.")
 @click.option("--plugins", type=FILE, help="Plugin library of an engine that does not hold it.")
-@threads_option
+@click.option("--threads", type=click.IntRange(1, 1024), help="CPU threads on the server (default: all its cores).")
 @json_option
 def command(model: Path, kind: str, repository: Path, as_json: bool, **options: Any) -> None:
     """Put MODEL, an ONNX file or an engine, into an NVIDIA Triton model repository; again: a new version."""

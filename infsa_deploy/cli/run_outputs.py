@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from infsa_deploy.errors import one_line
 from infsa_deploy.records import OutputSummary, Prediction, RunReport, to_json
 from infsa_deploy.runtime.classify import name_classes
 from infsa_deploy.runtime.feeds import read_feeds, split_by_name
@@ -38,7 +39,8 @@ def print_outputs(model: Model, files: Sequence[Path], output: Path | None, top:
         return
     for prediction in report.predictions:
         ranked = zip(prediction.classes, prediction.scores, strict=True)
-        click.echo(f"{prediction.image}: " + ", ".join(f"{name} ({score:.1%})" for name, score in ranked))
+        named = ", ".join(f"{name} ({score:.1%})" for name, score in ranked)
+        click.echo(one_line(f"{prediction.image}: {named}"))
     for summary in report.outputs:
         click.echo(_line(summary))
 

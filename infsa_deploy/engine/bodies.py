@@ -10,16 +10,25 @@ for a CPU's cache would be loops on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx
 from onnx import inliner
 
+from infsa_deploy.engine.onnx_file import DOMAIN
 
-def expand_bodies(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` with no function bodies; Loops that are not of the kind above stay as they are."""
+ASIDE = "infsa.aside"
+
+
+def expand_bodies(model: onnx.ModelProto, only: Collection[str] | None = None) -> onnx.ModelProto:
+    """A copy of `model` with no function bodies; Loops that are not of the kind above stay as they are.
+
+    With `only`, the bodies of the nodes of these names alone are expanded; other nodes keep theirs.
+    """
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
+    if only is not None:
+        return _expand_named(whole, only)
     for function in whole.functions:
         _replace_nodes(function, _without_branches(function.node))
     inlined = inliner.inline_local_functions(whole)
@@ -30,6 +39,24 @@ def expand_bodies(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes += [node] if count is None else _unrolled(node, count)
     _replace_nodes(inlined.graph, nodes)
     return inlined
+
+
+def _expand_named(whole: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """Expand a model of which the other nodes have, for the time being, no functions."""
+    aside = [node for node in whole.graph.node if node.domain == DOMAIN and node.name not in names]
+    for node in aside:
+        node.domain = ASIDE
+    whole.opset_import.append(onnx.helper.make_opsetid(ASIDE, 1))
+    functions = [onnx.FunctionProto.FromString(function.SerializeToString()) for function in whole.functions]
+    expanded = expand_bodies(whole)
+    for node in expanded.graph.node:
+        node.domain = DOMAIN if node.domain == ASIDE else node.domain
+    kept = [entry for entry in expanded.opset_import if entry.domain not in (ASIDE, DOMAIN)]
+    del expanded.opset_import[:]
+    expanded.opset_import.extend([*kept, onnx.helper.make_opsetid(DOMAIN, 1)])
+    called = {node.op_type for node in expanded.graph.node if node.domain == DOMAIN}
+    expanded.functions.extend(function for function in functions if function.name in called)
+    return expanded
 
 
 def _replace_nodes(holder: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:

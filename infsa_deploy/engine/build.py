@@ -19,11 +19,11 @@ from infsa_deploy.engine.flavor import OPTIONAL, check_options, choose, choose_t
 from infsa_deploy.engine.onnx_file import OnnxFile, check_for_engines, read_onnx
 from infsa_deploy.engine.proof import plan_names_plugins
 from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
-from infsa_deploy.engine.sidecar import sidecar_path
+from infsa_deploy.engine.sidecar import runs_host_code, sidecar_path, sidecar_text
 from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
 from infsa_deploy.files import artefact_sha256, check_target, sha256, written_whole
-from infsa_deploy.records import ModelMetadata, to_json
+from infsa_deploy.records import ModelMetadata
 from infsa_deploy.sizes import format_bytes
 from infsa_deploy.version import __version__
 
@@ -105,7 +105,9 @@ def build_engine(
         assert build.facts is not None
         embedded = _check_plan(scratch, build, config)
         record = _record(build, outcome, scratch, embedded, time.monotonic() - started)
-        sidecar_path(scratch).write_text(to_json(record), encoding="utf-8")
+        sidecar_path(scratch).write_text(sidecar_text(record), encoding="utf-8")
+    if runs_host_code(record):
+        build.listener.note(f"it holds code that runs on the processor; to load it give --trust {record.engine_sha256}")
     if config.timing_cache and outcome.timing_cache is not None:
         with written_whole(config.timing_cache) as scratch:
             scratch.write_bytes(outcome.timing_cache)
@@ -159,6 +161,11 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
         plugin_library.check_targets(library, targets)
     elif onnx_file.plugins:
         listener.note("plugins off: the custom ops are built from their function bodies")
+    for name, why in onnx_file.bodies.items():
+        listener.note(
+            f"{name} is built from its function body, without the plugin: {why}; for the plugin, choose another "
+            "number of heads"
+        )
     image = onnx_file.metadata.image if onnx_file.metadata else None
     ranges = resolve_shapes(onnx_file.inputs, config, (image.height, image.width) if image else None)
     listener.note("shapes: " + "; ".join(f"{name} {_spell_range(shapes)}" for name, shapes in ranges.items()))
@@ -171,6 +178,7 @@ def _prepare(model: Path, config: EngineConfig, listener: Listener, origin: Orig
         targets=targets,
         library=library,
         plugins=onnx_file.plugins,
+        bodies=frozenset(onnx_file.bodies),
         attributes=onnx_file.attributes,
         kept_fp32=frozenset(origin.kept_fp32),
         ranges=ranges,
@@ -279,8 +287,10 @@ def _plugins(build: _Build, *, embedded: bool, proof: str) -> PluginUse:
     assert build.facts is not None
     library = build.request.library
     if library is None:
-        return PluginUse("bodies" if build.model.plugins else "none", None, None, False, {}, None)
-    return PluginUse("plugins", library.name, sha256(library), embedded, dict(build.facts.network.plugins), proof)
+        mode = "bodies" if build.model.plugins or build.model.bodies else "none"
+        return PluginUse(mode, None, None, False, {}, None, build.model.bodies)
+    layers = dict(build.facts.network.plugins)
+    return PluginUse("plugins", library.name, sha256(library), embedded, layers, proof, build.model.bodies)
 
 
 def _spell_range(shapes: ShapeRange) -> str:

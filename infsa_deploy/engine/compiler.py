@@ -31,6 +31,7 @@ class Request:
         targets: architectures, for a flavour that builds ahead of time.
         library: the plugin library, or None to build from the function bodies.
         plugins: number of custom nodes by `namespace::op::version`.
+        bodies: names of the custom nodes that no plugin can run.
         attributes: names of the attributes that those nodes carry for their plugin, likewise.
         kept_fp32: names of the nodes left in fp32 although another type was asked.
         ranges: shapes by input.
@@ -43,6 +44,7 @@ class Request:
     targets: tuple[str, ...]
     library: Path | None
     plugins: Mapping[str, int]
+    bodies: Collection[str]
     attributes: Mapping[str, Collection[str]]
     kept_fp32: frozenset[str]
     ranges: Mapping[str, ShapeRange]
@@ -140,12 +142,13 @@ def _parse(trt: Any, builder: Any, logger: Any, request: Request, send: Callable
     strongly_typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(strongly_typed)
     parser = trt.OnnxParser(network, logger)
-    if request.plugins and not request.library:
+    if request.bodies or (request.plugins and not request.library):
         import onnx
 
         from infsa_deploy.engine.bodies import expand_bodies
 
-        expanded = expand_bodies(onnx.load(str(request.model), load_external_data=False))
+        only = request.bodies if request.library else None
+        expanded = expand_bodies(onnx.load(str(request.model), load_external_data=False), only)
         parsed = parser.parse(expanded.SerializeToString(), str(request.model))
     else:
         parsed = parser.parse_from_file(str(request.model))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
 DOMAIN = "infsa"
+BODY_KEY = "infsa_deploy.body"  # metadata of a node that its plugin cannot run: why
 PLUGIN_KEYS = ("plugin_namespace", "plugin_version")
 PARSER_KEYS = frozenset({*PLUGIN_KEYS, "tensorrt_plugin_shape_input_indices"})  # not for the plugin
 DYNAMIC_INT8 = frozenset({"DynamicQuantizeLinear", "MatMulInteger"})
@@ -32,6 +33,7 @@ class OnnxFile:
     Attributes:
         inputs: axes of each graph input that is no weight: a size, or a name where it is free.
         plugins: number of custom nodes by the plugin they name, `namespace::op::version`.
+        bodies: why a custom node cannot run as a plugin, by node name; it is built from its function body.
         attributes: names of the attributes that those nodes carry for their plugin, likewise.
         ops: names of the operators of the main graph.
         weights_bytes: size of all weights, external ones included.
@@ -41,6 +43,7 @@ class OnnxFile:
     path: Path
     inputs: dict[str, Axes]
     plugins: Counter[str]
+    bodies: dict[str, str]
     attributes: dict[str, set[str]]
     ops: frozenset[str]
     weights_bytes: int
@@ -61,11 +64,14 @@ def read_onnx(path: Path) -> OnnxFile:
         raise ModelError(f"{path} is no ONNX model, or an empty one.", "it has no nodes.", "export it again.")
     _check_external(proto.graph, path)
     custom = [node for node in proto.graph.node if node.domain == DOMAIN]
+    bodies = {node.name: why for node in custom for why in _why_bodies(node)}
+    custom = [node for node in custom if node.name not in bodies]
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     return OnnxFile(
         path=path,
         inputs=_inputs(proto.graph),
         plugins=Counter(map(_plugin, custom)),
+        bodies=bodies,
         attributes=_attributes(custom),
         ops=frozenset(node.op_type for node in proto.graph.node),
         weights_bytes=sum(_tensor_bytes(tensor) for tensor in proto.graph.initializer),
@@ -121,6 +127,11 @@ def _axes(value: onnx.ValueInfoProto) -> Axes:
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{NAMELESS}{index}"
         for index, dim in enumerate(dims)
     )
+
+
+def _why_bodies(node: onnx.NodeProto) -> list[str]:
+    """Why the exporter says that the plugin cannot run the node: one reason or none."""
+    return [entry.value for entry in node.metadata_props if entry.key == BODY_KEY]
 
 
 def _plugin(node: onnx.NodeProto) -> str:

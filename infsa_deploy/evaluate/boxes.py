@@ -5,7 +5,6 @@ A box is x0 y0 x1 y1 in pixels of the picture, the right and bottom edge not inc
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.records import ImageSpec, parse_json
 from infsa_deploy.runtime.images import crop_box
 
 Box = tuple[float, float, float, float]
@@ -73,7 +72,7 @@ def _read_voc(path: Path) -> tuple[Box, ...]:
 def _read_coco(path: Path) -> dict[str, tuple[Box, ...]]:
     """COCO counts from 0 and gives x, y, width, height; https://cocodataset.org/#format-data."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         names = {image["id"]: Path(image["file_name"]).stem for image in content["images"]}
         check_distinct(list(names.values()), "images", path)
         boxes: dict[str, list[Box]] = defaultdict(list)

@@ -157,7 +157,7 @@ def _class_index(name: str, known: Mapping[str, int], count: int, path: Path) ->
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}.", str(error), "give a UTF-8 text file.") from error
 

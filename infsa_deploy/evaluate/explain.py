@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from infsa_deploy.errors import HostError, UsageError
+from infsa_deploy.errors import HostError
 from infsa_deploy.evaluate.model import Classifier, check_has_maps
 from infsa_deploy.evaluate.run import heads_of
-from infsa_deploy.files import written_whole
-from infsa_deploy.runtime.images import preprocess, read_image
+from infsa_deploy.files import check_apart, written_whole
+from infsa_deploy.runtime.images import prepare
 
 COLOURS = "inferno"  # perceptually uniform
 ALPHA = 0.55
@@ -59,7 +59,7 @@ def explain(
 
     Raises:
         ModelError: the model has no maps, or a file is no image.
-        UsageError: the model has no such layer, or a figure would replace an image.
+        UsageError: the model has no such layer, or a figure would replace an image or the model.
         HostError: the folder cannot be written to.
     """
     check_has_maps(classifier)
@@ -69,20 +69,13 @@ def explain(
         raise HostError(f"cannot make the folder {folder}.", str(error), "choose another with -o.") from error
     names: set[str] = set()
     targets = [folder / _free_stem(path.stem, names) for path in images]
-    _check_apart(images, targets)
+    files = [Path(f"{target}{suffix}") for target in targets for suffix in (".png", ".npy")]
+    check_apart(files, [*images, Path(classifier.name)])
     found = []
     for index, (path, target) in enumerate(zip(images, targets, strict=True)):
         progress(f"{path} ({index + 1} of {len(images)})")
         found.append(_explain_one(classifier, path, target, layer))
     return found
-
-
-def _check_apart(images: Sequence[Path], targets: Sequence[Path]) -> None:
-    given = {path.resolve() for path in images}
-    for target in targets:
-        for file in (Path(f"{target}.png"), Path(f"{target}.npy")):
-            if file.resolve() in given:
-                raise UsageError(f"{file} would be replaced.", "it is one of the images.", "choose another -o.")
 
 
 def _free_stem(stem: str, taken: set[str]) -> str:
@@ -95,7 +88,7 @@ def _free_stem(stem: str, taken: set[str]) -> str:
 
 
 def _explain_one(classifier: Classifier, path: Path, target: Path, layer: str) -> Explanation:
-    pixels = preprocess(read_image(path), classifier.image)
+    pixels = prepare(path, classifier.image)
     probabilities, maps = classifier(pixels)
     assert maps is not None
     best = int(probabilities[0].argmax())

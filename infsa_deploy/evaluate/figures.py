@@ -11,6 +11,7 @@ from infsa_deploy.evaluate.results import EvaluationReport, ModelResult
 from infsa_deploy.files import written_whole
 
 DPI = 150
+FIGURES = RELIABILITY, REMOVAL = "reliability.png", "removal.png"
 MARKERS = "osD^vPX*"  # a model's own, for readers without colours
 
 
@@ -18,9 +19,9 @@ def draw_evaluation(report: EvaluationReport, folder: Path) -> list[Path]:
     """Write reliability.png if there are labels, removal.png if patches were removed; returns what was written."""
     written = []
     if any(result.accuracy for result in report.models):
-        written.append(_save(_reliability(report), folder / "reliability.png"))
+        written.append(_save(_reliability(report), folder / RELIABILITY))
     if any(_curves(result, baseline) for result in report.models for baseline in BASELINES):
-        written.append(_save(_removal(report), folder / "removal.png"))
+        written.append(_save(_removal(report), folder / REMOVAL))
     return written
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from infsa_deploy.errors import HostError, UsageError
 from infsa_deploy.files import written_whole
+from infsa_deploy.records import parse_json
 
 Entry = dict[str, Any]
 
@@ -49,7 +50,7 @@ class Journal:
     def _read(self, lines: Iterable[str], path: Path) -> None:
         try:
             for line in lines:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self.entries[entry["image"]] = entry
         except (ValueError, KeyError, TypeError) as error:
             why = f"a line in it is no entry: {error}"

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import artefact_sha256
 from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
+from infsa_deploy.runtime.cores import thread_count
 from infsa_deploy.runtime.memory import check_fits
 from infsa_deploy.runtime.outputs import check_classifies
 from infsa_deploy.runtime.protocol import Session, call_padded
@@ -65,7 +67,9 @@ class Classifier:
         return probabilities, found["attention"].astype(np.float64) if self.has_maps else None
 
 
-def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = None) -> Classifier:
+def open_classifier(
+    name: str, *, provider: str = "cpu", threads: int | None = None, trust: Trust | None = None
+) -> Classifier:
     """Load an ONNX file or an engine, or a zoo model (a name that is no file's) to run eagerly in PyTorch.
 
     Raises:
@@ -76,7 +80,7 @@ def open_classifier(name: str, *, provider: str = "cpu", threads: int | None = N
     path = Path(name)
     if not path.suffix and not path.exists():
         return _eager(name, threads)
-    session = open_artefact(path, provider, threads)
+    session = open_artefact(path, provider, threads, trust=trust)
     check_classifies(name, session)
     metadata = session.metadata
     if session.on_host:
@@ -115,7 +119,7 @@ def _eager(name: str, threads: int | None) -> Classifier:
     from infsa_deploy.runtime.eager import EagerSession
 
     if threads:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(thread_count(threads))
     reference = load_reference(ModelSource(model=name))
     session = EagerSession(with_attention_maps(reference.module, reference), reference.image)
     return Classifier(

@@ -1,6 +1,7 @@
 """Giving each custom node its two lives: a function body for any runtime, plugin attributes for TensorRT.
 
-1. A node of domain `infsa` gets `plugin_namespace` and `plugin_version`, by which TensorRT finds its plugin.
+1. A node of domain `infsa` gets `plugin_namespace` and `plugin_version`, by which TensorRT finds its plugin. One whose
+   sizes the plugin does not take says so in its metadata: an engine builds it from its function body.
 2. The function body of each op in use becomes a model-local function; it declares the plugin attributes too.
 3. An optional output that is read nowhere in the model is dropped from the op's nodes and from its body.
 4. A node of an op with optional outputs says in `plugin_outputs` how many it has: TensorRT does not tell its plugin.
@@ -17,6 +18,7 @@ from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import DOMAIN, PLUGIN_ATTRIBUTES, VERSION, Op
 
 PLUGIN_OUTPUTS = "plugin_outputs"
+BODY_KEY = "infsa_deploy.body"  # metadata of a node: why its plugin cannot run it
 
 
 def attach_ops(model: ir.Model) -> ir.Model:
@@ -31,6 +33,9 @@ def attach_ops(model: ir.Model) -> ir.Model:
         model.functions[function.identifier()] = function
         model.opset_imports[DOMAIN] = VERSION
         for node in calls:
+            why = _plugin_refuses(op, node)
+            if why:
+                node.metadata_props[BODY_KEY] = why
             node.attributes.update({name: ir.AttrString(name, value) for name, value in PLUGIN_ATTRIBUTES.items()})
         _drop_unread_outputs(op, calls, function)
         if any(spec.optional for spec in op.contract.outputs):
@@ -51,6 +56,17 @@ def function_body(op: Op) -> FunctionProto:
         (body,) = inliner.inline_selected_functions(model, [(part.domain, part.name) for part in parts]).functions
     body.attribute.extend(PLUGIN_ATTRIBUTES)
     return body
+
+
+def _plugin_refuses(op: Op, node: ir.Node) -> str:
+    """Say which limit of the op's plugin the node's sizes break; empty where they break none."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    for spec, value in zip(op.contract.inputs, node.inputs, strict=True):
+        if value is None or value.shape is None:
+            return ""
+        sizes[spec.name] = tuple(dim if isinstance(dim, int) else 1 for dim in value.shape)
+    axes = op.contract.bind_axes(sizes, node.attributes["heads"].as_int() if "heads" in node.attributes else 1)
+    return next(filter(None, (limit.broken_by(axes) for limit in op.contract.plugin_limits)), "")
 
 
 def _drop_unread_outputs(op: Op, calls: list[ir.Node], function: ir.Function) -> None:

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from infsa_deploy.export.dynamic_size import patch_grid
+from infsa_deploy.export.free_axes import patch_grid
 from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
 from infsa_deploy.export.store import load_model
 from infsa_deploy.measurements import TraceCost, Work

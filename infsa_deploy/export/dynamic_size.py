@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infsa_deploy.errors import ModelError
+from infsa_deploy.export.copying import HOOKS
+from infsa_deploy.export.free_axes import COLUMNS, ROWS
+from infsa_deploy.export.rewrite import Rewriting, proven_module
 from infsa_deploy.export.trace import trace
 from infsa_deploy.records import ImageSpec
-
-ROWS, COLUMNS = "rows", "columns"  # names of the free axes: patches down and across
 
 
 class DynamicSizeViT(nn.Module):
@@ -56,30 +57,45 @@ def _axis_weights(size: int, to_size: int) -> Tensor:
     return functional.interpolate(unit, size=(to_size, 1), mode="bicubic", align_corners=False)[0, :, :, 0].T
 
 
-def trace_dynamic_size(module: nn.Module, image: ImageSpec, static_batch: int | None) -> tuple[ir.Model, ImageSpec]:
+def trace_dynamic_size(rewriting: Rewriting, image: ImageSpec) -> tuple[ir.Model, ImageSpec]:
     """Trace one of our ViTs with free height and width, and say so in its image spec.
 
     Raises:
-        ModelError: the module is no ViT of ours, so that its positions are not known.
+        ModelError: the module is no ViT of ours, or does more than our ViT in its `forward`, which is not traced.
     """
+    module = rewriting.original
     if not isinstance(module, ViT):
         raise ModelError(
             f"{type(module).__name__} cannot be exported with --dynamic-size.",
             "only our own ViT says where its positions are and how they are interpolated.",
             "export it once for each --image-size.",
         )
+    changed = _changed(module)
+    if changed:
+        raise ModelError(
+            f"{type(module).__name__} cannot be exported with --dynamic-size.",
+            f"{changed}, which an export of any size would leave out.",
+            "export it once for each --image-size.",
+        )
+    made = proven_module(rewriting)
+    assert isinstance(made, ViT)
     patch = module.config.patch_size
     example = torch.zeros(1, image.channels, 2 * patch, 3 * patch)  # torch.export specialises a single row or column
     free = {2: patch * torch.export.Dim(ROWS), 3: patch * torch.export.Dim(COLUMNS)}
-    model = trace(DynamicSizeViT(module), (example,), static_batch=static_batch, free_axes=free)
+    vit = DynamicSizeViT(made)
+    scalars = rewriting.scalars()
+    model = trace(vit, (example,), static_batch=rewriting.static_batch, free_axes=free, scalars=scalars)
     return name_patch_axes(model), replace(image, multiple_of=patch)
 
 
-def patch_grid(image: ImageSpec) -> dict[str, int]:
-    """Sizes of the free axes for an image of the spec's height and width; empty for a model of one size."""
-    if image.multiple_of is None:
-        return {}
-    return {ROWS: image.height // image.multiple_of, COLUMNS: image.width // image.multiple_of}
+def _changed(module: ViT) -> str:
+    """What of the ViT's own steps is another's; empty where nothing is."""
+    kind = type(module)
+    methods = [name for name in ("forward", "classify") if getattr(kind, name) is not getattr(ViT, name)]
+    methods += [name for name in ("forward", "classify") if name in vars(module)]
+    if methods:
+        return f"its {methods[0]} is not that of our ViT"
+    return "it has hooks" if any(getattr(module, name) for name in HOOKS) else ""
 
 
 def name_patch_axes(model: ir.Model) -> ir.Model:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from infsa_deploy.export.dynamic_size import COLUMNS, ROWS
+from infsa_deploy.export.free_axes import COLUMNS, ROWS
 from infsa_deploy.export.graph_cost import Sizes, bound_op, static_shape
 from infsa_deploy.export.store import weights_bytes
 from infsa_deploy.ops.contract import DOMAIN

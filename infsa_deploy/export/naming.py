@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,6 +56,9 @@ def relabelled(reference: Reference, classes: Path | None, mean: Sequence[float]
     image = reference.image
     image = replace(image, mean=_per_channel("--mean", mean, image.channels) or image.mean)
     image = replace(image, std=_per_channel("--std", std, image.channels) or image.std)
+    for option, values in (("--mean", image.mean), ("--std", image.std)):
+        if not all(map(math.isfinite, values)):
+            raise UsageError(f"{option} {values} is not valid.", "it is not finite.", "give finite numbers.")
     if any(value <= 0 for value in image.std):
         raise UsageError(f"--std {image.std} is not valid.", "pixels are divided by it.", "give positive numbers.")
     names = _read_classes(classes, len(reference.classes)) if classes else reference.classes
@@ -71,9 +75,12 @@ def _per_channel(option: str, values: Sequence[float], channels: int) -> tuple[f
 
 def _read_classes(path: Path, count: int) -> tuple[str, ...]:
     try:
-        names = tuple(path.read_text(encoding="utf-8").splitlines())
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte-order mark first
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read class names from {path}.", str(error), "give a UTF-8 text file.") from error
+    names = tuple(text.rstrip("\n").split("\n"))
+    if blank := [number for number, name in enumerate(names, 1) if not name.strip()]:
+        raise UsageError(f"{path} names no class in line {blank[0]}.", "the line is blank.", "write one name a line.")
     if len(names) != count:
         raise UsageError(f"{path} names {len(names)} classes.", f"the model has {count}.", "write one name a line.")
     return names

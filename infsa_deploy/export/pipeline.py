@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,17 @@ from torch import nn
 from infsa_deploy.config import ExportConfig, Int8, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
-from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference
+from infsa_deploy.export.attention_maps import check_maps_known, maps_wrapper
+from infsa_deploy.export.copying import copied
+from infsa_deploy.export.deployable import infsa_attentions
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.graph_memory import memory_need
 from infsa_deploy.export.precision import retype
+from infsa_deploy.export.rewrite import Rewriting, proven_program, rewrite
 from infsa_deploy.export.sources import Reference, foreign_reference
 from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.export.tile_tokens import tile_tokens
-from infsa_deploy.export.trace import trace
+from infsa_deploy.export.trace import to_onnx
 from infsa_deploy.files import check_target
 from infsa_deploy.records import ExportReport, ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
@@ -54,9 +55,7 @@ def export_reference(
         ModelError: the module cannot be traced.
         UsageError, HostError: the file cannot be written.
     """
-    image = reference.image
-    example = torch.zeros(1, image.channels, image.height, image.width)
-    return _export(reference, (example,), path, config or ExportConfig(), calibration, progress)
+    return _export(reference, reference.example_inputs(), path, config or ExportConfig(), calibration, progress)
 
 
 def export_quantized(
@@ -66,7 +65,7 @@ def export_quantized(
 
     Raises: as export_reference; ModelError when `exported` cannot be read.
     """
-    check_target(path)
+    check_target(path, [exported], beside=[".data"])
     return _write_quantized(*load_model(exported), reference, path, kind, calibration)
 
 
@@ -80,31 +79,28 @@ def export_module(
     classes: Sequence[str] = (),
     calibration: Batches = (),
 ) -> ExportReport:
-    """Export any module that holds attention shaped like the authors' `InfSAAttention`.
+    """Export any module; attention that computes what the authors' `InfSAAttention` does is put on custom ops.
 
     Args:
         module: a trained model; it is copied, never changed.
-        example_inputs: one tensor an argument of `forward`, batch axis first; the first is the image [B, C, H, W].
+        example_inputs: one tensor an argument of `forward`, batch axis first; the image is the first [B, C, H, W].
         path: the ONNX file to write.
         config: see ExportConfig.
-        image: how pictures become the first input; default: the example's size, pixels taken to [-1, 1].
+        image: how pictures become the image; default: the example's size, pixels taken to [-1, 1].
         classes: class names; default: `class 0`, ...
         calibration: image batches [B, C, H, W] float32 that int8 is measured and calibrated on.
 
     Raises:
-        ModelError: there is no InfSA attention in the module, it fails on the examples or cannot be traced.
+        ModelError: the module fails on the examples, cannot be traced, or what was traced computes something else.
         UsageError, HostError: an argument is impossible, or the file cannot be written.
     """
-    if not infsa_attentions(module):
-        raise ModelError(
-            f"{type(module).__name__} holds no InfSA attention.",
-            "no submodule has q_proj, k_proj, v_proj, out_proj, rho_logit, num_heads and variant.",
-            "convert the model's attention to InfSA first.",
-        )
-    found = foreign_reference(copy.deepcopy(module).eval(), example_inputs, Path(path).stem, ModelSource())
+    module = copied(module).eval()
+    found = foreign_reference(module, example_inputs, Path(path).stem, ModelSource())
     if len(classes) not in (0, len(found.classes)):
         raise UsageError(
-            f"{len(classes)} classes are named.", f"the model has {len(found.classes)}.", "name each once."
+            f"{len(classes)} classes are named.",
+            f"the model has {len(found.classes)}: they are those of its output logits [batch, classes].",
+            "name each once.",
         )
     reference = replace(found, image=image or found.image, classes=tuple(classes) or found.classes)
     return _export(reference, example_inputs, Path(path), config or ExportConfig(), calibration)
@@ -118,18 +114,16 @@ def _export(
     calibration: Batches,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
-    check_target(path)
+    weights = reference.source.weights
+    check_target(path, [Path(weights)] if weights else [], beside=[".data"])
     check_finite(reference.module)
     _check_traceable(reference, config)
-    progress("tracing")
-    module = to_deployable(reference.module) if config.fold else to_reference(reference.module)
-    if config.attention_maps:
-        _check_maps_possible(examples, config)
-        module = with_attention_maps(module, reference)
-    if config.dynamic_size:
-        model, image = trace_dynamic_size(module, reference.image, config.static_batch)
-    else:
-        model, image = trace(module, examples, static_batch=config.static_batch), reference.image
+    _check_weights(reference)
+    progress("comparing attention in float64")
+    rewriting = rewrite(reference.module, examples, fold=config.fold, static_batch=config.static_batch)
+    model, image, rewriting = _traced(rewriting, reference, config, progress)
+    if config.require_ops:
+        _check_on_ops(rewriting)
     for transform in PIPELINE:
         progress(transform.__name__.replace("_", " "))
         model = transform(model)
@@ -138,7 +132,7 @@ def _export(
     precision = None if config.dtype == "fp32" else retype(model, config.dtype, keep_io=config.keep_io)
     metadata = ModelMetadata(
         variant=reference.variant,
-        form="ops" if config.fold else "reference",
+        form="ops" if rewriting.forms else "reference",
         architecture=reference.architecture,
         image=image,
         classes=reference.classes,
@@ -150,10 +144,64 @@ def _export(
         tile_tokens=config.tile_tokens,
     )
     if config.int8:
-        return _write_quantized(model, metadata, reference, path, config.int8, calibration, progress)
-    progress(f"writing {path}")
-    save_model(model, metadata, path)
-    return ExportReport(str(path), metadata, precision)
+        report = _write_quantized(model, metadata, reference, path, config.int8, calibration, progress)
+    else:
+        progress(f"writing {path}")
+        save_model(model, metadata, path)
+        report = ExportReport(str(path), metadata, precision)
+    notices = _notices(rewriting, reference)
+    return replace(report, rewritten=tuple(rewriting.forms), kept=dict(rewriting.kept), notices=notices)
+
+
+def _traced(
+    rewriting: Rewriting, reference: Reference, config: ExportConfig, progress: Callable[[str], None]
+) -> tuple[ir.Model, ImageSpec, Rewriting]:
+    """The graph before the passes, what its image is, and the rewriting as it was proven."""
+    progress("tracing")
+    if config.dynamic_size:
+        model, image = trace_dynamic_size(rewriting, reference.image)
+        return model, image, rewriting
+    wrap = None
+    if config.attention_maps:
+        _check_maps_possible(rewriting.examples, config)
+        wrap = maps_wrapper(rewriting, reference)
+    program, proven = proven_program(rewriting, wrap)
+    if config.attention_maps:
+        check_maps_known(proven)
+    progress("converting to ONNX")
+    return to_onnx(program), reference.image, proven
+
+
+def _notices(rewriting: Rewriting, reference: Reference) -> tuple[str, ...]:
+    lines = [
+        f"{name or 'the module'} is traced as it is, without custom ops: {why}." for name, why in rewriting.kept.items()
+    ]
+    if reference.variant == "none":
+        lines.append(
+            "no module with InfSA attention was found: the model is exported as it computes, without custom ops "
+            "(attention that is a function and no module is traced likewise)."
+        )
+    return tuple(lines)
+
+
+def _check_on_ops(rewriting: Rewriting) -> None:
+    if rewriting.kept or not rewriting.forms:
+        name, why = next(iter(rewriting.kept.items()), ("", "no module with InfSA attention was found"))
+        raise ModelError(
+            f"not every attention could be put on the custom ops{f': {name}' if name else ''}.",
+            f"{why}.",
+            "leave out --require-ops to have it traced as it is.",
+        )
+
+
+def _check_weights(reference: Reference) -> None:
+    for name, parameter in reference.module.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise ModelError(
+                f"the weight {name} holds NaN or infinite values.",
+                "every output would be of that kind.",
+                "take a checkpoint from before training diverged.",
+            )
 
 
 def _write_quantized(

@@ -16,7 +16,10 @@ from torch import nn
 
 from infsa_deploy.config import VARIANTS, ModelSource
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.export.deployable import DEPTH_OF, infsa_attentions, to_reference, variant_of
+from infsa_deploy.export.deployable import infsa_attentions, with_series_depth
+from infsa_deploy.export.forms import DEPTH_OF, variant_of
+from infsa_deploy.export.interface import class_count, input_names, module_outputs
+from infsa_deploy.export.unwrap import unwrapped
 from infsa_deploy.records import ImageSpec
 
 DEFAULT_SIZE = (224, 224)
@@ -28,13 +31,14 @@ class Reference:
     """A reference model in eval mode and what is known of it.
 
     Attributes:
-        module: image [B, C, H, W] float32 -> logits [B, classes].
+        module: inputs, of which one is the image [B, C, H, W] float32, to outputs, see `interface`.
         name: a short name for files.
-        variant: `linear`, `pure`, `softmax`.
+        variant: `linear`, `pure`, `softmax`, or `none` of a foreign module without InfSA attention.
         architecture: configuration of our ViT, or the class name of a foreign module.
         image: the image input.
         classes: class names.
         source: what built it.
+        examples: example inputs of a module that has more of them than the image; None for the image alone.
     """
 
     module: nn.Module
@@ -44,6 +48,12 @@ class Reference:
     image: ImageSpec
     classes: tuple[str, ...]
     source: ModelSource
+    examples: tuple[torch.Tensor, ...] | None = None
+
+    def example_inputs(self) -> tuple[torch.Tensor, ...]:
+        """One example of each input, batch axis first."""
+        image = self.image
+        return self.examples or (torch.zeros(1, image.channels, image.height, image.width),)
 
 
 def load_reference(source: ModelSource, note: Callable[[str], None] = lambda line: None) -> Reference:
@@ -112,59 +122,74 @@ def _from_checkpoint(source: ModelSource, note: Callable[[str], None]) -> Refere
 
 def _from_module(source: ModelSource) -> Reference:
     module = _of_series_depth(_call_factory(str(source.module)), source)
-    example = torch.zeros(1, _input_channels(module), *(source.image_size or DEFAULT_SIZE))
-    return foreign_reference(module, (example,), str(source.module).rpartition(":")[2], source)
+    image = torch.zeros(1, _input_channels(module), *(source.image_size or DEFAULT_SIZE))
+    examples = _own_examples(module) or (image,)
+    return foreign_reference(module, examples, str(source.module).rpartition(":")[2], source)
+
+
+def _own_examples(module: nn.Module) -> tuple[torch.Tensor, ...]:
+    """The inputs that a module shows as its `example_input_array`, as Lightning's do; empty where it shows none."""
+    shown = getattr(module, "example_input_array", None)
+    shown = (shown,) if isinstance(shown, torch.Tensor) else shown
+    tensors = isinstance(shown, tuple | list) and all(isinstance(x, torch.Tensor) for x in shown)
+    return tuple(shown) if tensors else ()  # type: ignore[arg-type]
 
 
 def foreign_reference(module: nn.Module, examples: Sequence[torch.Tensor], name: str, source: ModelSource) -> Reference:
-    """A module in eval mode that is not ours, after one run on `examples`, of which the first is the image.
+    """A module in eval mode that is not ours, after one run on `examples`, of which the image is the first with 4 axes.
+
+    What training put around the model is taken off; a submodule is changed by that.
 
     Raises:
-        UsageError: the image is not [B, C, H, W].
-        ModelError: the module is not in float32, fails on the examples, or does not return logits.
+        UsageError: there is no image [B, C, H, W], or not one example an input.
+        ModelError: the module is not in float32, fails on the examples, or returns no tensors.
     """
-    kind, attentions = type(module), list(infsa_attentions(module).values())
-    if not len(examples) or examples[0].ndim != 4:
+    module = unwrapped(module)
+    image = next((x for x in examples if x.ndim == 4), None)
+    if image is None:
         shown = list(examples[0].shape) if len(examples) else "missing"
         raise UsageError(f"the example image is {shown}.", "", "give (image, ...), the image [batch, C, H, W].")
-    channels, height, width = examples[0].shape[1:]
+    channels, height, width = image.shape[1:]
     unit = (UNIT_NORMALISATION,) * channels
+    kind = type(module)
     return Reference(
         module,
         name,
-        variant_of(attentions[0]) if attentions else "softmax",
+        _variant(module, source),
         {"class": f"{kind.__module__}.{kind.__qualname__}"},
         ImageSpec(channels, height, width, unit, unit),
-        numbered_classes(_class_count(module, examples)),
+        numbered_classes(_class_count(module, examples, image)),
         source,
+        tuple(examples) if len(examples) > 1 else None,
     )
 
 
-def _class_count(module: nn.Module, examples: Sequence[torch.Tensor]) -> int:
+def _variant(module: nn.Module, source: ModelSource) -> str:
+    """The variant of the first attention that names one; else `none`, or `softmax` where the user says so."""
+    named = (str(attention.variant).removesuffix("_infsa") for attention in infsa_attentions(module).values())
+    known = next((variant for variant in named if variant in DEPTH_OF), None)
+    return known or source.variant or "none"
+
+
+def _class_count(module: nn.Module, examples: Sequence[torch.Tensor], image: torch.Tensor) -> int:
     name = type(module).__name__
     others = {p.dtype for p in module.parameters() if p.is_floating_point()} - {torch.float32}
     if others:
         raise ModelError(
             f"{name} is in {', '.join(map(str, others))}.", "an export starts from float32.", "call its method float()."
         )
+    input_names(module, len(examples))
     try:
-        with torch.no_grad():
-            logits = module(*examples)
+        outputs = module_outputs(module, examples)
     except DeployError:
         raise
     except Exception as error:
         raise ModelError(
-            f"{name} fails on an image of {'x'.join(map(str, examples[0].shape[1:]))}.",
+            f"{name} fails on an image of {'x'.join(map(str, image.shape[1:]))}.",
             f"{type(error).__name__}: {error}",
-            "state the size that it takes (--image-size), or wrap it so that forward(image) returns its logits.",
+            "state the size that it takes (--image-size), or wrap it so that forward(image) returns its outputs.",
         ) from error
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
-        raise ModelError(
-            f"{name} does not return logits [batch, classes].",
-            f"it returned {_describe(logits)}.",
-            "wrap the model so that forward(image) returns its logits.",
-        )
-    return logits.shape[1]
+    return class_count(outputs) or 0
 
 
 def _call_factory(spec: str) -> nn.Module:
@@ -194,14 +219,12 @@ def _call_factory(spec: str) -> nn.Module:
 def _of_series_depth(module: nn.Module, source: ModelSource) -> nn.Module:
     """`module` with the hops or power iterations asked for, which attention that is not ours would not know of."""
     asked = {variant: depth for variant, name in DEPTH_OF.items() if (depth := getattr(source, name)) is not None}
-    for variant, depth in asked.items():
+    for variant in asked:
         attentions = [found for found in infsa_attentions(module).values() if variant_of(found) == variant]
         if not attentions:
             what, why = f"{source.module} has no {DEPTH_OF[variant]}.", f"it holds no {variant} attention."
             raise UsageError(what, why, f"leave out --{DEPTH_OF[variant].replace('_', '-')}.")
-        for attention in attentions:
-            setattr(attention, DEPTH_OF[variant], depth)
-    return to_reference(module) if asked else module
+    return with_series_depth(module, asked) if asked else module
 
 
 def _input_channels(module: nn.Module) -> int:
@@ -230,7 +253,8 @@ def _check_nothing_is_ignored(source: ModelSource) -> None:
     if not source.weights:
         asked["--key"] = source.key
     if source.module:
-        asked |= {"--model": source.model, "--weights": source.weights, "--variant": source.variant}
+        asked |= {"--model": source.model, "--weights": source.weights}
+        asked |= {"--variant": source.variant if source.variant != "softmax" else None}
     elif source.weights and not source.model:
         return
     ignored = [option for option, value in asked.items() if value]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from infsa_deploy.export.dynamic_size import patch_grid
+from infsa_deploy.export.free_axes import patch_grid
 from infsa_deploy.export.graph_cost import count_bytes, count_flops
 from infsa_deploy.export.store import load_model, weights_bytes
 from infsa_deploy.records import GraphSummary

@@ -27,6 +27,7 @@ from infsa_deploy.ops.contract import (
     Contract,
     Nodes,
     Op,
+    PluginLimit,
     TensorSpec,
     TileWeights,
     accumulation_dtype,
@@ -49,6 +50,7 @@ CONTRACT = Contract(
         TensorSpec("mass", ("B", "H")),
         TensorSpec("centrality", ("B", "H", "N"), optional=True),
     ),
+    plugin_limits=(PluginLimit("E", 8),),
 )
 
 

@@ -58,6 +58,23 @@ class AttributeSpec:
 
 
 @dataclass(frozen=True)
+class PluginLimit:
+    """What the GPU kernels of an op ask of an axis beyond what the op itself allows."""
+
+    axis: str
+    multiple_of: int
+    maximum: int | None = None
+
+    def broken_by(self, axes: Mapping[str, int]) -> str:
+        """Say how the sizes break the limit; empty where they do not."""
+        size = axes[self.axis]
+        if size % self.multiple_of == 0 and (self.maximum is None or size <= self.maximum):
+            return ""
+        most = f" up to {self.maximum}" if self.maximum else ""
+        return f"{self.axis}={size}, where the GPU plugin takes multiples of {self.multiple_of}{most}"
+
+
+@dataclass(frozen=True)
 class Contract:
     """The interface of one op in ONNX domain `infsa`, version 1.
 
@@ -69,6 +86,7 @@ class Contract:
     inputs: tuple[TensorSpec, ...]
     attributes: tuple[AttributeSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    plugin_limits: tuple[PluginLimit, ...] = ()
 
     @property
     def torch_name(self) -> str:

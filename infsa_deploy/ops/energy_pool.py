@@ -26,6 +26,7 @@ from infsa_deploy.ops.contract import (
     Contract,
     Nodes,
     Op,
+    PluginLimit,
     TensorSpec,
     TileWeights,
     accumulation_dtype,
@@ -40,6 +41,7 @@ CONTRACT = Contract(
     inputs=(TensorSpec("q", ("B", "N", "H*D")), TensorSpec("x", ("B", "N", "E"))),
     attributes=(AttributeSpec("heads", "int", 1, 1024), AttributeSpec("eps", "float", 0.0, 1.0)),
     outputs=(TensorSpec("pooled", ("B", "H", "E")), TensorSpec("mass", ("B", "H"))),
+    plugin_limits=(PluginLimit("D", 8), PluginLimit("E", 8)),
 )
 
 

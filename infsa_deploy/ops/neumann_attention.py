@@ -31,6 +31,7 @@ from infsa_deploy.ops.contract import (
     AttributeSpec,
     Contract,
     Op,
+    PluginLimit,
     TensorSpec,
     accumulation_dtype,
 )
@@ -49,6 +50,7 @@ CONTRACT = Contract(
         AttributeSpec("rows", "int", 0, 1 << 30, default=0),
     ),
     outputs=(TensorSpec("y", ("B", "N", "H*D")),),  # N, or rows where that is above 0
+    plugin_limits=(PluginLimit("D", 8, 128),),
 )
 
 WHOLE_ELEMENTS = 1 << 23  # of S over all heads: where one product for all of them beats a walk over tiles

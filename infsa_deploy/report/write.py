@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.files import written_whole
+from infsa_deploy.files import check_apart, written_whole
 from infsa_deploy.measurements import Cell, Run, Settings
 from infsa_deploy.report import figures, paper, tables
 from infsa_deploy.report.document import Document, Figure, Section, Table
@@ -38,7 +38,7 @@ def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
 
     Raises:
         ModelError: a file is missing, is no results file, or holds no measured cell.
-        UsageError, HostError: the folder cannot be written.
+        UsageError, HostError: the folder cannot be written, or a file of the report would replace one of `files`.
     """
     results = read(files)
     if not results.cells:
@@ -53,6 +53,7 @@ def write_report(files: Sequence[Path], folder: Path) -> list[Path]:
         (scratch.parent / "report.md").write_text(to_markdown(document), encoding="utf-8")
         scratch.write_text(to_html(document, scratch.parent), encoding="utf-8")
         written = [folder / item.name for item in scratch.parent.iterdir()]
+        check_apart(written, files)
     return sorted(written)
 
 

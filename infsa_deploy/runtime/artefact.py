@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infsa_deploy.config import Trust
 from infsa_deploy.engine.sidecar import read_sidecar, sidecar_path
 from infsa_deploy.errors import ModelError
 from infsa_deploy.records import ModelMetadata
@@ -28,19 +29,24 @@ def read_artefact_metadata(path: Path) -> ModelMetadata:
 
 
 def open_artefact(
-    path: Path, provider: str = "cpu", threads: int | None = None, plugins: Path | None = None
+    path: Path,
+    provider: str = "cpu",
+    threads: int | None = None,
+    plugins: Path | None = None,
+    trust: Trust | None = None,
 ) -> ModelSession:
     """Load an engine in TensorRT on the GPU with the library `plugins`, an ONNX file by `provider`.
 
     Args:
         provider: `cpu` or `cuda` of ONNX Runtime, or `openvino`.
+        trust: whether an engine may run code on the processor; by default it may not.
 
     Raises: as TrtSession, OrtSession and OpenVinoSession.
     """
     if is_engine(path):
         from infsa_deploy.runtime.trt import TrtSession
 
-        return TrtSession(path, library=plugins)
+        return TrtSession(path, library=plugins, trust=trust)
     if provider == "openvino":
         from infsa_deploy.runtime.openvino import OpenVinoSession
 

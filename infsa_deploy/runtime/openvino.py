@@ -14,7 +14,7 @@ import openvino
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import check_model_file
 from infsa_deploy.records import ModelMetadata, read_metadata
-from infsa_deploy.runtime.cores import usable_cores
+from infsa_deploy.runtime.cores import thread_count
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
 TYPES = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -26,7 +26,7 @@ class OpenVinoSession:
     Args:
         path: an ONNX file written by infsa-deploy.
         dtype: what the products are computed in, `fp32`, `bf16` or `fp16`; arrays stay in the file's types.
-        threads: default: every core this process may use.
+        threads: at most, and by default, one a core that this process may use.
 
     Raises:
         ModelError: the file is missing, empty, truncated, not ours, or has operators that OpenVINO lacks.
@@ -77,7 +77,7 @@ def compile_for_cpu(content: bytes, dtype: str = "fp32", threads: int | None = N
     """An ONNX file without functions compiled for the CPU; arguments as OpenVinoSession's."""
     hints = {
         "INFERENCE_PRECISION_HINT": TYPES[dtype],
-        "INFERENCE_NUM_THREADS": threads or usable_cores(),
+        "INFERENCE_NUM_THREADS": thread_count(threads),
         "PERFORMANCE_HINT": "LATENCY",
     }
     core = openvino.Core()

@@ -12,7 +12,7 @@ import onnxruntime
 from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
 from infsa_deploy.files import check_model_file
 from infsa_deploy.records import read_metadata
-from infsa_deploy.runtime.cores import usable_cores
+from infsa_deploy.runtime.cores import thread_count
 from infsa_deploy.runtime.protocol import Arrays, TensorInfo, check_feeds
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -26,7 +26,7 @@ class OrtSession:
     Args:
         path: an ONNX file written by infsa-deploy.
         provider: `cpu` or `cuda`.
-        threads: threads within an operator; default: every core this process may use.
+        threads: threads within an operator; at most, and by default, one a core that this process may use.
 
     Raises:
         ModelError: the file is missing, empty, truncated, not ONNX or not ours.
@@ -44,7 +44,7 @@ class OrtSession:
         check_model_file(path)
         wanted = _available(provider)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or usable_cores()
+        options.intra_op_num_threads = thread_count(threads)
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=[wanted])

@@ -75,6 +75,8 @@ def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
     Raises: UsageError for a model of several inputs, or for several calls where an output has no row an image.
     """
     check_one_input(session.inputs)
+    if not len(images):
+        return call_empty(session, {session.inputs[0].name: images})
     fixed = session.inputs[0].shape[0]
     size = fixed if isinstance(fixed, int) else session.max_batch or len(images)
     pieces = [call_padded(session, images[start : start + size]) for start in range(0, len(images), size)]
@@ -88,6 +90,27 @@ def call_in_pieces(session: ModelSession, images: npt.NDArray[Any]) -> Arrays:
                 f"give at most {size} images at a time.",
             )
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def call_empty(session: ModelSession, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
+    """No image in, no row out, of the shape and type that the outputs have: runtimes take no batch of 0.
+
+    Feeds are checked like any other, but for their first axis. The model runs once, on zeros.
+    """
+    batch = session.inputs[0].shape[:1]
+    count = batch[0] if batch and isinstance(batch[0], int) else session.max_batch or 1
+    filled = {
+        name: np.zeros((count, *array.shape[1:]), array.dtype) if array.shape[:1] == (0,) else array
+        for name, array in feeds.items()
+    }
+    return {name: array[:0] if array.shape[:1] == (count,) else array for name, array in session(filled).items()}
+
+
+def check_numbers(feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise UsageError for an array with a NaN in it, which would make every answer NaN."""
+    for name, array in feeds.items():
+        if array.size and array.dtype.kind in "fV" and np.isnan(array.min()):  # V: bfloat16, for NumPy
+            raise UsageError(f"input {name!r} holds NaN.", "no answer can follow from it.", "mend the array.")
 
 
 def call_padded(session: Session, images: npt.NDArray[Any]) -> Arrays:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from infsa_deploy.config import Trust
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.driver import find_gpu, require_gpu
 from infsa_deploy.engine.flavor import FLAVORS
@@ -34,27 +35,30 @@ class Engine:
     Args:
         path: an engine with its sidecar beside it. The sidecar is checked before the plan is touched.
         library: the plugin library, for an engine that does not hold it; default: see sidecar.find_plugins.
+        trust: whether it may run code on the processor.
 
     Raises:
-        ModelError: the engine or its sidecar is missing, damaged or not ours.
+        ModelError: the engine or its sidecar is missing, damaged, not ours or not trusted.
+        UsageError: it runs code on the processor, and may not.
         HostError: no GPU, another GPU, another version or plugin library than the engine was built with.
     """
 
-    def __init__(self, path: str | Path, library: Path | None = None) -> None:
-        path = Path(path)
+    def __init__(self, path: str | Path, library: Path | None = None, trust: Trust | None = None) -> None:
+        path, trust = Path(path), trust or Trust()
         self.record = sidecar.read_sidecar(path)
-        sidecar.check_file(path, self.record)
+        plan = sidecar.read_plan(path, self.record)
+        host_code = sidecar.runs_host_code(self.record)
+        sidecar.check_trust(path, self.record.engine_sha256, trust, host_code=host_code)
         gpu = require_gpu(f"running {path}")
         self.trt = _module(self.record)
         sidecar.check_host(path, self.record, gpu, self.trt.__version__)
         self.cuda = Cuda()
         self._messages = Messages(lambda kind, text: None, verbose=False)
         self._runtime = self.trt.Runtime(make_logger(self.trt, self._messages))
-        if self.record.plugins.embedded or self.record.options.get("version_compatible"):
-            self._runtime.engine_host_code_allowed = True  # the plan is the one we built: its hash was checked
+        self._runtime.engine_host_code_allowed = host_code  # which the caller agreed to
         if self.record.plugins.library and not self.record.plugins.embedded:
-            self._load_library(sidecar.find_plugins(path, self.record, library))
-        self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+            self._load_library(sidecar.find_plugins(path, self.record, library, trust))
+        self.engine = self._runtime.deserialize_cuda_engine(plan)
         if self.engine is None:
             reason = self._messages.errors[-1] if self._messages.errors else "it gives no reason."
             raise HostError(f"{self.record.flavour} cannot load {path}.", reason, sidecar.BUILD_AGAIN)
@@ -74,7 +78,7 @@ class TrtSession:
 
     Args:
         engine: an engine's path, or an Engine that other sessions share.
-        library: see Engine.
+        library, trust: see Engine.
         cuda_graph: capture the work of each set of input shapes once and launch it as a whole afterwards.
 
     Attributes:
@@ -86,8 +90,15 @@ class TrtSession:
 
     reentrant = False
 
-    def __init__(self, engine: str | Path | Engine, *, library: Path | None = None, cuda_graph: bool = False) -> None:
-        self.engine = engine if isinstance(engine, Engine) else Engine(engine, library)
+    def __init__(
+        self,
+        engine: str | Path | Engine,
+        *,
+        library: Path | None = None,
+        trust: Trust | None = None,
+        cuda_graph: bool = False,
+    ) -> None:
+        self.engine = engine if isinstance(engine, Engine) else Engine(engine, library, trust)
         record = self.engine.record
         self.runtime = record.flavour
         self.metadata = _metadata(record)
@@ -206,7 +217,7 @@ def inspect_engine(path: Path) -> EngineInspection:
         return EngineInspection(record, None, None, None, "there is no GPU here to open it on.")
     try:
         opened = Engine(path)
-    except HostError as error:
+    except (HostError, UsageError) as error:
         return EngineInspection(record, None, None, None, error.what)
     text = opened.engine.create_engine_inspector().get_engine_information(opened.trt.LayerInformationFormat.JSON)
     layers = [layer if isinstance(layer, dict) else {} for layer in json.loads(text)["Layers"]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from infsa_deploy.config import ServingConfig
 from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.files import check_apart
 from infsa_deploy.serving import readme
 from infsa_deploy.serving.repository import Repository, next_version
 from infsa_deploy.serving.servable import Servable, model_name, read_servable
@@ -24,6 +25,8 @@ from infsa_deploy.serving.triton_config import (
     read_config,
     to_text,
 )
+
+README = "README.md"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ def package(path: Path, repository: Path, config: ServingConfig) -> PackageRepor
     _check_batch(model, backend, config)
     message = model_config(name, model, backend, config)
     labels = "".join(f"{label}\n" for label in model.metadata.classes)
+    check_apart([repository / name / README], _files(model, backend).values())
     kept = _check_same(repository / name, message, labels)
     version = next_version(repository / name)
     models = {name: version}
@@ -68,7 +72,7 @@ def package(path: Path, repository: Path, config: ServingConfig) -> PackageRepor
         if not kept.exists:
             target.write(name, "config.pbtxt", to_text(message))
             target.write(name, LABELS, labels)
-        target.write(name, "README.md", readme.text(name, version, model, backend))
+        target.write(name, README, readme.text(name, version, model, backend))
         for beside, source in _files(model, backend).items():
             target.copy(name, f"{version}/{beside}", source)
         if backend == "python":

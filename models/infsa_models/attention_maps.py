@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -13,18 +15,22 @@ OUTPUTS = ("logits", "attention")
 class WithAttentionMaps(nn.Module):
     """Runs a classifier and returns the map of each of its attentions beside the logits.
 
-    An attention is any submodule with a method `attention_map(x)`, [B, N, E] -> [B, H, N], that the classifier calls
-    with x alone. The last tokens are the patches, row by row; what comes before them (a class token) is left out.
+    An attention is any submodule with a method `attention_map` that takes what the attention takes, [B, N, E], and
+    returns [B, H, N]. A submodule that is called several times gives a map each time.
 
     Args: classifier: image [B, C, height, width] -> logits [B, classes]. grid: patches (down, across).
-    Raises: ModelError when no submodule has a map.
+        tokens: for each call the token of each patch, row by row; by default the last tokens are the patches, and
+        what comes before them (a class token) is left out.
+    Raises: ModelError when no submodule has a map, and in forward when the maps do not fit into one tensor.
     """
 
     output_names = OUTPUTS
 
-    def __init__(self, classifier: nn.Module, grid: tuple[int, int]) -> None:
+    def __init__(
+        self, classifier: nn.Module, grid: tuple[int, int], tokens: tuple[tuple[int, ...], ...] | None = None
+    ) -> None:
         super().__init__()
-        if not any(hasattr(module, "attention_map") for module in classifier.modules()):
+        if not attentions_with_maps(classifier):
             raise ModelError(
                 f"{type(classifier).__name__} has no attention whose map is known",
                 "maps are known of InfSA attention and of the softmax attention of our own models",
@@ -32,20 +38,52 @@ class WithAttentionMaps(nn.Module):
             )
         self.classifier = classifier
         self.grid = grid
+        self.tokens = tokens
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """[B, C, height, width] -> logits [B, classes] and maps [B, L, H, h, w]: layers in order, heads, patches."""
         maps: list[Tensor] = []
 
-        def record(attention: nn.Module, inputs: tuple[Tensor]) -> None:
-            maps.append(attention.attention_map(*inputs))  # type: ignore[operator]
+        def record(attention: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            maps.append(attention.attention_map(*inputs, **named))  # type: ignore[operator]
 
-        attentions = [module for module in self.classifier.modules() if hasattr(module, "attention_map")]
-        hooks = [attention.register_forward_pre_hook(record) for attention in attentions]
+        hooks = [a.register_forward_pre_hook(record, with_kwargs=True) for a in attentions_with_maps(self.classifier)]
         try:
             logits: Tensor = self.classifier(image)
         finally:
             for hook in hooks:
                 hook.remove()
+        if not isinstance(logits, Tensor):
+            raise ModelError(
+                f"{type(self.classifier).__name__} returns no single tensor of logits",
+                "the maps stand beside the logits of a classifier",
+                "leave out the attention maps",
+            )
+        return logits, self._stacked(maps)
+
+    def _stacked(self, maps: list[Tensor]) -> Tensor:
+        heads = sorted({shares.shape[1] for shares in maps})
+        if len(heads) > 1 or (self.tokens and len(self.tokens) != len(maps)):
+            raise ModelError(
+                "the attention maps do not fit into one tensor [B, L, H, h, w]",
+                f"{len(maps)} calls have {' or '.join(map(str, heads))} heads",
+                "leave out the attention maps",
+            )
+        return torch.stack([self._on_grid(index, shares) for index, shares in enumerate(maps)], dim=1)
+
+    def _on_grid(self, call: int, shares: Tensor) -> Tensor:
+        """[B, H, N] -> [B, H, h, w]."""
         patches = self.grid[0] * self.grid[1]
-        return logits, torch.stack(maps, dim=1)[..., -patches:].reshape(*maps[0].shape[:1], len(maps), -1, *self.grid)
+        tokens = self.tokens[call] if self.tokens else range(shares.shape[2] - patches, shares.shape[2])
+        start = tokens[0]
+        if list(tokens) == list(range(start, start + patches)):
+            return shares[..., start : start + patches].unflatten(-1, self.grid)  # type: ignore[no-any-return]
+        return shares[..., torch.tensor(tokens)].unflatten(-1, self.grid)  # type: ignore[no-any-return]
+
+
+def attentions_with_maps(module: nn.Module) -> list[nn.Module]:
+    """The outermost modules with a map: a part of an attention that has one as well is not counted again."""
+    if hasattr(module, "attention_map"):
+        return [module]
+    found = [attention for child in module.children() for attention in attentions_with_maps(child)]
+    return list(dict.fromkeys(found))

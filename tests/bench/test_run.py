@@ -17,7 +17,7 @@ from infsa_deploy.errors import DeployError, ModelError, UsageError
 from infsa_deploy.measurements import FAILED, OK, REFUSED, Settings
 from infsa_deploy.round_statistics import latency, times_as_fast
 from infsa_deploy.runtime import memory
-from tests.test_validate import damage
+from tests.validation.test_against_reference import damage
 
 SETTINGS = Settings(
     threads=1, fewest_rounds=2, most_rounds=2, turn_s=0.0, warm_up_calls=2, quick=True, energy=False, budget_s=0.0

@@ -132,7 +132,7 @@ def test_dry_run(run, model, tmp_path):
         (("--plugins", "off", "--timing-cache", "x"), 2, "has no --timing-cache"),
         (("--plugins", "off", "--backend", "tensorrt"), 3, "pip install"),
         (("--plugins", "off", "-o", "nowhere/m.engine"), 2, "mkdir"),
-        (("--plugins", "off", "-o", "artifacts/tiny.onnx"), 2, "artifacts/tiny.onnx is the model itself"),
+        (("--plugins", "off", "-o", "artifacts/tiny.onnx"), 2, "artifacts/tiny.onnx would be replaced"),
         (("other.engine",), 2, "give an ONNX file"),
     ],
 )

@@ -20,7 +20,7 @@ from infsa_deploy import doctor
 from infsa_deploy.cli import COMMANDS
 from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, from_json
 from infsa_deploy.validation_records import ValidationReport
-from tests.test_validate import damage
+from tests.validation.test_against_reference import damage
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tensorrt", "rich", "PIL")
 
@@ -173,7 +173,8 @@ def test_run_errors(run, exported, tmp_path):
         (("empty.onnx", "text.png"), "is empty"),
         ((exported, "text.png"), "is no image"),
         ((exported, "missing.png"), "does not exist"),
-        ((".", "text.png"), ". does not exist"),
+        ((".", "text.png"), ". is a folder"),
+        ((exported, "."), ". is a folder"),
     ):
         code, out, err = run("run", *arguments)
         assert (code, out) == (4, "")

@@ -12,6 +12,7 @@ import pytest
 
 from infsa_deploy.engine import plugin_library, sidecar
 from infsa_deploy.engine.bodies import expand_bodies
+from infsa_deploy.engine.build import Listener
 from infsa_deploy.engine.memory import Step, activation_bytes
 from infsa_deploy.engine.proof import check_plugins, check_precision, plan_names_plugins
 from infsa_deploy.engine_records import Gpu
@@ -148,3 +149,12 @@ def test_sidecar_allows_what_was_built_to_be_compatible(engine):
     for gpu, version in ((Gpu("T4", "sm75", 1), "1.9.0"), (A100, "2.0.0"), (A100, "1.0.0")):
         with pytest.raises(HostError):
             sidecar.check_host(path, portable, gpu, version)
+
+
+def test_a_head_size_that_the_plugin_cannot_take_is_built_from_the_body(build, exported, double):
+    notes: list[str] = []
+    model = exported("linear", embed_dim=24, num_heads=2, depth=1)
+    record = build(model, listener=Listener(note=notes.append), plugin_library=double)
+    assert list(record.plugins.bodies.values()) == ["D=12, where the GPU plugin takes multiples of 8"]
+    assert record.plugins.layers == {"infsa::CentralityPool::1": 1}
+    assert any("function body" in note and "number of heads" in note for note in notes)

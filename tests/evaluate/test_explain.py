@@ -88,6 +88,10 @@ def test_an_image_is_not_replaced_by_its_figure(classifier, bright, tmp_path, mo
         with pytest.raises(UsageError, match=r"bright\.png would be replaced"):
             explain(classifier(), [bright], folder)
     assert [path.name for path in tmp_path.iterdir()] == [bright.name]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "bright.npy").symlink_to(bright)
+    with pytest.raises(UsageError, match=r"bright\.npy would be replaced"):
+        explain(classifier(), [bright], tmp_path / "out")
     assert bright.read_bytes() == before
 
 

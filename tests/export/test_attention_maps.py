@@ -22,8 +22,8 @@ from infsa_deploy.export.store import weights_bytes
 from infsa_deploy.records import ImageSpec
 from infsa_deploy.runtime.eager import EagerSession
 from infsa_deploy.runtime.ort import OrtSession
-from infsa_deploy.validate import validate_model
-from infsa_deploy.validation_inputs import Plan
+from infsa_deploy.validation.against_reference import validate_model
+from infsa_deploy.validation.inputs import Plan
 from tests.export.authors_attention import ForeignClassifier
 from tests.export.onnx_graphs import rows_computed
 

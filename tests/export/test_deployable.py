@@ -7,7 +7,7 @@ import torch
 from infsa_models.attention import InfSAAttention, hops_for_tolerance
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.deployable import infsa_attentions, to_deployable, to_reference
+from infsa_deploy.export.deployable import infsa_attentions, rewritten, to_deployable, to_reference
 from tests.export.authors_attention import ForeignAttention, ForeignClassifier
 
 ROUNDING = 1e-12  # float64: about 1e4 roundings
@@ -41,7 +41,7 @@ def test_infinite_hops_become_enough_hops():
     module = attention("pure", hops="inf")
     deployable = to_deployable(module)
     rho = float(torch.sigmoid(module.rho_logit))
-    assert deployable.hops == hops_for_tolerance(rho)
+    assert rewritten(deployable).core.hops == hops_for_tolerance(rho)
     x = torch.randn(1, 31, 72, dtype=torch.float64)
     value_norm = module.v_proj(x).norm() * module.out_proj.weight.norm()
     assert (deployable(x) - module(x)).abs().max() <= 1e-6 * value_norm
@@ -72,9 +72,9 @@ class Shared(torch.nn.Module):
 def test_attention_used_otherwise_than_in_our_block(variant):
     module = Shared(attention(variant))
     x = torch.randn(2, 5, 72, dtype=torch.float64)
-    rewritten = to_deployable(module)
-    assert not infsa_attentions(rewritten)
-    torch.testing.assert_close(rewritten(x), module(x), rtol=ROUNDING, atol=ROUNDING)
+    made = to_deployable(module)
+    assert rewritten(made.first)
+    torch.testing.assert_close(made(x), module(x), rtol=ROUNDING, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("rewrite", [to_deployable, to_reference])
@@ -88,21 +88,10 @@ def test_foreign_modules(rewrite, options):
     torch.testing.assert_close(rewrite(module)(pixels), module(pixels), rtol=ROUNDING, atol=ROUNDING)
 
 
-def test_what_the_adapter_refuses():
-    adapted = to_deployable(ForeignAttention(24, 3, "linear_infsa"))
-    x = torch.randn(1, 4, 24)
-    with pytest.raises(ModelError, match="other than the query"):
-        adapted(x, x + 1, x)
-    with pytest.raises(ModelError, match="need_weights"):
-        adapted(x, x, x, need_weights=True)
-    with pytest.raises(ModelError, match="mask"):
-        adapted(x, x, x, key_padding_mask=torch.zeros(1, 4, dtype=torch.bool))
-
-
 def test_unknown_variant_and_odd_projections():
     with pytest.raises(ModelError, match="cubic"):
         to_deployable(ForeignAttention(24, 3, "cubic_infsa"))
     odd = ForeignAttention(24, 3, "pure_infsa")
-    odd.k_proj = torch.nn.Linear(30, 24)
-    with pytest.raises(ModelError, match="k_proj"):
+    odd.k_proj = torch.nn.Linear(24, 30)
+    with pytest.raises(ModelError, match="do not fit together"):
         to_deployable(odd)

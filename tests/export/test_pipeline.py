@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import infsa_deploy
+from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.store import load_model, save_model
@@ -136,9 +137,14 @@ def test_what_a_module_cannot_be_exported_with(change, options, kind, message, t
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_without_infsa_is_refused(tmp_path):
-    with pytest.raises(ModelError, match="holds no InfSA attention"):
-        infsa_deploy.export(no_attention(), (torch.zeros(1, 3, 224, 224),), tmp_path / "m.onnx")
+def test_a_module_without_infsa_is_said_to_be_one(tmp_path):
+    image = (torch.zeros(1, 3, 224, 224),)
+    report = infsa_deploy.export(no_attention(), image, tmp_path / "m.onnx")
+    assert (report.metadata.variant, report.metadata.form) == ("none", "reference")
+    assert "no module with InfSA attention" in report.notices[0]
+    with pytest.raises(ModelError, match="custom ops"):
+        infsa_deploy.export(no_attention(), image, tmp_path / "n.onnx", config=ExportConfig(require_ops=True))
+    assert not (tmp_path / "n.onnx").exists()
 
 
 class Branching(torch.nn.Module):

@@ -80,7 +80,6 @@ def test_a_factory_whose_attention_knows_nothing_of_series(depth, rewrite):
         ({"module": f"{HERE}:broken"}, ModelError, "another planet"),
         ({"module": f"{HERE}:not_a_module"}, ModelError, "returned a str"),
         ({"module": f"{HERE}:no_attention", "image_size": (32, 40)}, ModelError, "on an image of 3x32x40"),
-        ({"module": f"{HERE}:not_logits", "image_size": (32, 40)}, ModelError, "does not return logits"),
         ({"module": f"{HERE}:no_attention", "hops": 2}, UsageError, "has no hops"),
         ({"module": f"{HERE}:factory", "weights": "a.safetensors"}, UsageError, "--weights cannot go with --module"),
         ({"module": f"{HERE}:factory", "variant": "pure", "model": "digits_pure"}, UsageError, "--model and --variant"),

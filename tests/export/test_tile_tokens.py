@@ -6,14 +6,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.export.attach_ops import attach_ops
-from infsa_deploy.export.deployable import to_deployable
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
 from infsa_deploy.export.fold_constants import fold_constants
 from infsa_deploy.export.hoist_token_selection import hoist_token_selection
 from infsa_deploy.export.precision import retype
+from infsa_deploy.export.rewrite import rewrite
 from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.records import ImageSpec
 from tests.export.onnx_graphs import integers, nodes, normals, parse, run
@@ -174,7 +175,8 @@ def test_linear_holds_nothing_wider_than_the_residual_stream():
 
 def test_one_tiled_graph_serves_any_image_size():
     image = ImageSpec(3, 32, 32, (0.5,) * 3, (0.5,) * 3)
-    model, _ = trace_dynamic_size(to_deployable(small_vit("linear")), image, None)
+    rewriting = rewrite(small_vit("linear"), (torch.zeros(1, 3, 32, 32),), fold=True, static_batch=None)
+    model, _ = trace_dynamic_size(rewriting, image)
     plain = ir.to_proto(attach_ops(hoist_token_selection(fold_constants(model))))
     tiled = tile_tokens(ir.from_proto(plain), 5)
     check(tiled)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from infsa_deploy.ops.centrality_pool import OP
+from tests.ops.compared import check, check_operand, truths
 from tests.ops.single_node import run_body
 
 EPS = 1e-6
@@ -32,14 +33,13 @@ def reference(x: torch.Tensor, u: torch.Tensor, c: torch.Tensor) -> tuple[torch.
 
 @pytest.mark.parametrize(("B", "N", "H", "E"), [(1, 1, 1, 5), (2, 5, 3, 70), (1, 197, 2, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_eager_and_body(B, N, H, E, dtype, assert_within):
+def test_eager_and_body(B, N, H, E, dtype):
     x, u, c = tensors(B, N, H, E, dtype)
-    exact, narrow = reference(x.double(), u.double(), c.double()), reference(x, u, c)
-    eager = OP.torch_op(x, u, c, EPS)
-    body = run_body(OP, {"x": x, "u": u, "c": c}, {"eps": EPS})
-    for found in (eager, body):
-        for ours, wide, same in zip(found, exact, narrow, strict=True):
-            assert_within(ours, wide, same, dtype)
+    truth = truths(OP, (x, u, c), {"eps": EPS})
+    for exact, plain in zip(truth, reference(x.double(), u.double(), c.double()), strict=True):
+        torch.testing.assert_close(torch.from_numpy(exact.value), plain, rtol=1e-12, atol=1e-15)
+    for found in (OP.torch_op(x, u, c, EPS), run_body(OP, {"x": x, "u": u, "c": c}, {"eps": EPS})):
+        check(OP, truth, found, dtype)
 
 
 def test_float64_stays_float64():
@@ -48,14 +48,26 @@ def test_float64_stays_float64():
         torch.testing.assert_close(ours, wide, rtol=1e-12, atol=1e-15)
 
 
-def test_fp16_where_a_sum_in_fp16_overflows(assert_within):
+@pytest.mark.parametrize("operand", [0, 2])
+def test_no_operand_is_systematically_off(operand):
+    """The tokens and the offset; seen through the eager op and, exactly the same way, through its body."""
+    attributes, runs = {"eps": EPS}, {"eager": [], "body": []}
+    for seed in range(8):
+        x, u, c = tensors(1, 100 + seed, 2, 24, torch.float32)
+        x, c = x + 1, c + 2
+        runs["eager"].append(((x, u, c), attributes, OP.torch_op(x, u, c, EPS)[0]))
+        runs["body"].append(((x, u, c), attributes, run_body(OP, {"x": x, "u": u, "c": c}, attributes)[0]))
+    for found in runs.values():
+        check_operand(OP, operand, found)
+
+
+def test_fp16_where_a_sum_in_fp16_overflows():
     N = 331_776
     x, u, c = tensors(1, N, 1, 4, torch.float16)
-    exact = reference(x.double(), u.double(), c.double())
+    truth = truths(OP, (x, u, c), {"eps": EPS})
     assert torch.relu(x.float() @ u[0].float().T).sum() > FP16_LARGEST
     for found in (OP.torch_op(x, u, c, EPS), run_body(OP, {"x": x, "u": u, "c": c}, {"eps": EPS})):
-        for ours, wide in zip(found[:2], exact[:2], strict=True):
-            assert_within(ours, wide, wide.half(), torch.float16)
+        check(OP, truth, found, torch.float16)
 
 
 def test_no_token_answers():

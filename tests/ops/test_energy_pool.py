@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from infsa_deploy.ops.energy_pool import OP
+from tests.ops.compared import check, check_operand, truths
 from tests.ops.single_node import run_body
 
 EPS = 1e-6
@@ -30,14 +31,25 @@ def reference(q: torch.Tensor, x: torch.Tensor, heads: int) -> tuple[torch.Tenso
 
 @pytest.mark.parametrize(("B", "N", "H", "D", "E"), [(1, 1, 1, 8, 5), (2, 5, 3, 24, 70), (1, 197, 2, 64, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_eager_and_body(B, N, H, D, E, dtype, assert_within):
+def test_eager_and_body(B, N, H, D, E, dtype):
     q, x = tensors(B, N, H, D, E, dtype)
-    exact, narrow = reference(q.double(), x.double(), H), reference(q, x, H)
-    eager = OP.torch_op(q, x, H, EPS)
-    body = run_body(OP, {"q": q, "x": x}, {"heads": H, "eps": EPS})
-    for found in (eager, body):
-        for ours, wide, same in zip(found, exact, narrow, strict=True):
-            assert_within(ours, wide, same, dtype)
+    attributes = {"heads": H, "eps": EPS}
+    truth = truths(OP, (q, x), attributes)
+    for exact, plain in zip(truth, reference(q.double(), x.double(), H), strict=True):
+        torch.testing.assert_close(torch.from_numpy(exact.value), plain, rtol=1e-12, atol=1e-15)
+    for found in (OP.torch_op(q, x, H, EPS), run_body(OP, {"q": q, "x": x}, attributes)):
+        check(OP, truth, found, dtype)
+
+
+def test_tokens_are_not_systematically_off():
+    attributes, runs = {"heads": 2, "eps": EPS}, {"eager": [], "body": []}
+    for seed in range(8):
+        q, x = tensors(1, 100 + seed, 2, 8, 24, torch.float32)
+        x = x + 1
+        runs["eager"].append(((q, x), attributes, OP.torch_op(q, x, 2, EPS)[0]))
+        runs["body"].append(((q, x), attributes, run_body(OP, {"q": q, "x": x}, attributes)[0]))
+    for found in runs.values():
+        check_operand(OP, 1, found)
 
 
 def test_float64_stays_float64():
@@ -46,18 +58,14 @@ def test_float64_stays_float64():
         torch.testing.assert_close(ours, wide, rtol=1e-12, atol=1e-15)
 
 
-def test_fp16_where_a_sum_in_fp16_overflows(assert_within):
+def test_fp16_where_a_sum_in_fp16_overflows():
     N = 331_776  # tokens of a 9216 x 9216 image in patches of 16
     q, x = tensors(1, N, 1, 4, 3, torch.float16)
     assert q.float().norm(dim=-1).sum() / 2 > FP16_LARGEST
-    exact = reference(q.double(), x.double() + 0.5, 1)
-    shifted = (x.double() + 0.5).half()
-    rounded = reference(q.double(), shifted.double(), 1)
-    found = OP.torch_op(q, shifted, 1, EPS)
-    body = run_body(OP, {"q": q, "x": shifted}, {"heads": 1, "eps": EPS})
-    for ours, from_body, wide, stored in zip(found, body, exact, rounded, strict=True):
-        assert_within(ours, stored, wide.half(), torch.float16)
-        assert_within(from_body, stored, wide.half(), torch.float16)
+    shifted, attributes = (x.double() + 0.5).half(), {"heads": 1, "eps": EPS}
+    truth = truths(OP, (q, shifted), attributes)
+    for found in (OP.torch_op(q, shifted, 1, EPS), run_body(OP, {"q": q, "x": shifted}, attributes)):
+        check(OP, truth, found, torch.float16)
 
 
 def test_torch_registration():

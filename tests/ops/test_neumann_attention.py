@@ -9,9 +9,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.ops.neumann_attention import OP, WHOLE_ELEMENTS
+from tests.ops.compared import check, check_operand, truths
 from tests.ops.single_node import run_body
 
-RHO, EPS = 0.9, 1e-6
+RHO, EPS = 0.875, 1e-6  # rho is a float32 attribute
 FP16_LARGEST = 65504
 
 
@@ -29,13 +30,26 @@ def reference(qkv: torch.Tensor, heads: int, hops: int) -> torch.Tensor:
 @pytest.mark.parametrize(("B", "N", "H", "D"), [(1, 1, 1, 8), (2, 5, 3, 24), (1, 197, 2, 64)])
 @pytest.mark.parametrize("hops", [1, 2, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_eager_and_body(B, N, H, D, hops, dtype, assert_within):
+def test_eager_and_body(B, N, H, D, hops, dtype):
     qkv = packed(B, N, H, D, dtype=dtype)
-    exact = reference(qkv.double(), H, hops)
-    narrow = reference(qkv, H, hops)
-    assert_within(OP.torch_op(qkv, H, RHO, hops, EPS), exact, narrow, dtype)
     attributes = {"heads": H, "rho": RHO, "hops": hops, "eps": EPS}
-    assert_within(run_body(OP, {"qkv": qkv}, attributes)[0], exact, narrow, dtype)
+    truth = truths(OP, [qkv], attributes)
+    plain = reference(qkv.double(), H, hops)
+    torch.testing.assert_close(torch.from_numpy(truth[0].value), plain, rtol=1e-12, atol=1e-15)
+    check(OP, truth, OP.torch_op(qkv, H, RHO, hops, EPS), dtype)
+    check(OP, truth, run_body(OP, {"qkv": qkv}, attributes), dtype)
+
+
+@pytest.mark.parametrize("N", [5, 197])
+def test_values_are_not_systematically_off(N):
+    """A relative error of q or of k is none of y, which is normalised by both."""
+    attributes, runs = {"heads": 2, "rho": RHO, "hops": 1, "eps": EPS}, {"eager": [], "body": []}
+    for seed in range(8):
+        qkv = packed(1, N + seed, 2, 8)
+        runs["eager"].append(([qkv], attributes, OP.torch_op(qkv, 2, RHO, 1, EPS)))
+        runs["body"].append(([qkv], attributes, run_body(OP, {"qkv": qkv}, attributes)[0]))
+    for found in runs.values():
+        check_operand(OP, 2, found)
 
 
 # The body casts to float32 before it chooses tiles: each shape takes one type. Other cuts: test_neumann_parts.py.
@@ -44,13 +58,11 @@ def test_eager_and_body(B, N, H, D, hops, dtype, assert_within):
     [(2, 1449, 2, torch.float16), (2, 2050, 2, torch.float32)],
     ids=["one tile a head", "tiles with a padded end"],
 )
-def test_body_in_tiles(B, N, H, dtype, assert_within):
+def test_body_in_tiles(B, N, H, dtype):
     assert B * H * N**2 > WHOLE_ELEMENTS
     qkv = packed(B, N, H, 8, dtype=dtype)
-    exact = reference(qkv.double(), H, 1)
-    narrow = reference(qkv, H, 1)
-    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": 1, "eps": EPS})
-    assert_within(body, exact, narrow, dtype)
+    attributes = {"heads": H, "rho": RHO, "hops": 1, "eps": EPS}
+    check(OP, truths(OP, [qkv], attributes), run_body(OP, {"qkv": qkv}, attributes), dtype)
 
 
 @pytest.mark.parametrize(
@@ -62,21 +74,18 @@ def test_body_in_tiles(B, N, H, dtype, assert_within):
         (2, 5, 3, 3, 2, torch.float16),
         (2, 5, 3, 2, 5, torch.float32),
         (2, 5, 3, 2, 5, torch.float16),
-        (2, 2050, 2, 1, 1, torch.float16),
+        (2, 2050, 2, 1, 1, torch.float32),
         (2, 2050, 2, 1, 1501, torch.float32),
         (2, 1449, 2, 1, 1449, torch.float32),
     ],
 )
-def test_first_rows(B, N, H, hops, rows, dtype, assert_within):
+def test_first_rows(B, N, H, hops, rows, dtype):
     """In one piece and in tiles; 1501 rows are two tiles of 751, one row more than is asked for."""
     qkv = packed(B, N, H, 8, dtype=dtype)
-    exact = reference(qkv.double(), H, hops)[:, :rows]
-    narrow = reference(qkv, H, hops)[:, :rows]
-    eager = OP.torch_op(qkv, H, RHO, hops, EPS, rows)
-    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": hops, "eps": EPS, "rows": rows})
-    for found in (eager, body):
-        assert found.shape == exact.shape
-        assert_within(found, exact, narrow, dtype)
+    attributes = {"heads": H, "rho": RHO, "hops": hops, "eps": EPS, "rows": rows}
+    truth = truths(OP, [qkv], attributes)
+    check(OP, truth, OP.torch_op(qkv, H, RHO, hops, EPS, rows), dtype)
+    check(OP, truth, run_body(OP, {"qkv": qkv}, attributes), dtype)
 
 
 @pytest.mark.parametrize(("N", "rows"), [(5, 6), (5, 10), (2897, 2898)])
@@ -88,13 +97,13 @@ def test_more_rows_than_tokens(N, rows):
         run_body(OP, {"qkv": qkv}, {"heads": 1, "rho": RHO, "hops": 1, "eps": EPS, "rows": rows})
 
 
-def test_tiles_keep_the_norm_of_each_head_and_image(assert_within):
+def test_tiles_keep_the_norm_of_each_head_and_image():
     B, N, H, D = 2, 1500, 2, 8
     qkv = packed(B, N, H, D).view(B, N, 3, H, D)
     qkv[1, :, :2, 1] *= 100  # one head of one image; its output is as large as the others', being normalised
     qkv = qkv.view(B, N, -1)
-    (body,) = run_body(OP, {"qkv": qkv}, {"heads": H, "rho": RHO, "hops": 1, "eps": EPS})
-    assert_within(body, reference(qkv.double(), H, 1), reference(qkv, H, 1), torch.float32)
+    attributes = {"heads": H, "rho": RHO, "hops": 1, "eps": EPS}
+    check(OP, truths(OP, [qkv], attributes), run_body(OP, {"qkv": qkv}, attributes), torch.float32)
 
 
 def test_tiles_need_less_than_the_whole():
@@ -110,19 +119,18 @@ def test_float64_stays_float64():
     torch.testing.assert_close(found, reference(qkv, 2, 3), rtol=1e-12, atol=1e-15)
 
 
-def test_fp16_where_a_sum_of_squares_in_fp16_overflows(assert_within):
+def test_fp16_where_a_sum_of_squares_in_fp16_overflows():
     N = 4096
     qkv = packed(1, N, 1, 16, scale=4.0, dtype=torch.float16)
-    q, k, v = qkv.float().view(N, 3, 16).unbind(1)
+    q, k, _ = qkv.float().view(N, 3, 16).unbind(1)
     scores = torch.relu(q @ k.T / 16)
     assert scores.square().sum() > FP16_LARGEST
-    exact = reference(qkv.double(), 1, 1)
-    in_fp16 = (RHO * (scores / scores.norm()).half().float() @ v).half()  # only the sums are wide
+    attributes = {"heads": 1, "rho": RHO, "hops": 1, "eps": EPS}
+    truth = truths(OP, [qkv], attributes)
     found = OP.torch_op(qkv, 1, RHO, 1, EPS)
     assert found.abs().max() > 0
-    assert_within(found[0], exact[0], in_fp16, torch.float16)
-    (body,) = run_body(OP, {"qkv": qkv}, {"heads": 1, "rho": RHO, "hops": 1, "eps": EPS})
-    assert_within(body[0], exact[0], in_fp16, torch.float16)
+    check(OP, truth, found, torch.float16)
+    check(OP, truth, run_body(OP, {"qkv": qkv}, attributes), torch.float16)
 
 
 def test_all_scores_negative_gives_zeros():

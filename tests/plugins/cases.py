@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from infsa_deploy.ops import centrality_pool, energy_pool, neumann_attention
-from tests.plugins.tolerance import assert_close
+from tests.ops.compared import check as check_outputs
+from tests.ops.compared import truths
 from tests.plugins.worker import Case
 
 OPS = {op.contract.name: op for op in (neumann_attention.OP, energy_pool.OP, centrality_pool.OP)}
@@ -37,16 +38,10 @@ def centrality(dtype: torch.dtype, B: int, N: int, H: int, E: int, scale: float 
     return Case("CentralityPool", {"eps": EPS}, [x, u, c], [(B, H, E), (B, H), (B, H, N)])
 
 
-def outputs_of(case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor]:
-    """The eager op on the case's inputs, converted first."""
-    result = OPS[case.op].torch_op(*(tensor.to(dtype) for tensor in case.inputs), *case.fields.values())
-    return [result] if isinstance(result, torch.Tensor) else result
-
-
 def check(case: Case, got: Sequence[torch.Tensor]) -> None:
-    """Each output within the tolerance."""
-    names = [spec.name for spec in OPS[case.op].contract.outputs]
-    eager, exact = outputs_of(case, case.inputs[0].dtype), outputs_of(case, torch.float64)
-    for name, *values in zip(names, got, eager, exact, strict=True):
-        assert values[2].any(), "inputs whose outputs are all zero prove nothing"
-        assert_close(f"{case.op} {name}", *values)
+    """Each output of the inputs' type and within the tolerance."""
+    op, dtype = OPS[case.op], case.inputs[0].dtype
+    truth = truths(op, case.inputs, case.fields)
+    assert all(exact.value.any() for exact in truth[: len(got)]), "inputs whose outputs are all zero prove nothing"
+    assert {tensor.dtype for tensor in got} == {dtype}
+    check_outputs(op, truth, got, dtype)

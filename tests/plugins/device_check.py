@@ -20,18 +20,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
+from infsa_deploy.validation import op_truth
+from infsa_deploy.validation.tolerance import Truth, check_each
+from tests.ops.compared import NAMES
 from tests.plugins import cases, device_models, device_timings, launch
 from tests.plugins.build import ROOT, Built, build
 from tests.plugins.compiled import CompiledKernels
 from tests.plugins.test_centrality_pool import MATRIX as CENTRALITY
 from tests.plugins.test_energy_pool import MATRIX as ENERGY
 from tests.plugins.test_neumann_attention import MATRIX as NEUMANN
-from tests.plugins.tolerance import assert_close
 from tests.plugins.worker import Case
 
 BUILT = Built(ROOT / "build" / "device_check")
@@ -76,15 +79,17 @@ def launched(case: Case, device: str, code: CompiledKernels | None) -> list[torc
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
 
-def neumann_by_blocks(qkv: torch.Tensor, rho: float, eps: float, dtype: torch.dtype) -> torch.Tensor:
-    """One head, one hop, in `dtype`, never holding more than 1024 rows of the affinity."""
-    q, k, v = qkv[0].to(dtype).chunk(3, dim=-1)
-    parts, total = [], torch.zeros((), dtype=torch.float64, device=qkv.device)
-    for rows in q.split(1024):
-        s = torch.relu((rows / q.shape[-1]) @ k.T)
-        total += s.square().sum(-1).double().sum()
-        parts.append(s @ v)
-    return (torch.cat(parts) * (rho / (total.sqrt() + eps)).to(dtype)).unsqueeze(0)
+def truth_by_blocks(qkv: torch.Tensor, rho: float, eps: float, dtype: str) -> Truth:
+    """The truth of one head and one hop, computed on the GPU from 512 rows of the affinity at a time."""
+    q, k, v = qkv[0].double().chunk(3, dim=-1)
+    zeros = torch.zeros_like(v)
+    rho, eps = (float(np.float32(number)) for number in (rho, eps))
+    blocks = [
+        tuple(part.cpu().numpy() for part in op_truth.hop_products(rows, k, v, zeros, zeros, zeros, dtype))
+        for rows in q.split(512)
+    ]
+    y, apart, row, _, common = op_truth.finished_hop(blocks, rho, eps, dtype)
+    return Truth(y[None], np.sqrt(apart)[None], np.sqrt(row)[None], common[None])
 
 
 def check_large(code: CompiledKernels) -> Findings:
@@ -102,10 +107,10 @@ def check_large(code: CompiledKernels) -> Findings:
 
 def _large_attention(N: int, dtype: torch.dtype, code: CompiledKernels) -> None:
     qkv = torch.randn(1, N, 192, device="cuda", generator=torch.Generator("cuda").manual_seed(N)).to(dtype)
-    exact = neumann_by_blocks(qkv, 0.9, cases.EPS, torch.float64)
-    eager = neumann_by_blocks(qkv, 0.9, cases.EPS, torch.float32).to(dtype)
+    truth = truth_by_blocks(qkv, 0.9, cases.EPS, NAMES[dtype])
     got = launch.attend(qkv, 1, 0.9, 1, cases.EPS, code=code)
-    assert_close(f"NeumannAttention N={N} {dtype}", got, eager, exact)
+    assert got.dtype == dtype
+    check_each(f"NeumannAttention N={N} {dtype}", got.double().cpu().numpy(), truth, NAMES[dtype])
 
 
 def _large_pool(case: Case, code: CompiledKernels) -> None:

@@ -6,22 +6,24 @@ and fusions are not in it, nor the token selection that the export hoists.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from infsa_deploy.bench.programs import build
 from infsa_deploy.config import ModelSource
 from infsa_deploy.export.deployable import to_deployable
+from infsa_deploy.validation.reference import ReferenceRun, rounded_tensors
+from infsa_deploy.validation.tolerance import judge_model
+from tests.ops.compared import NAMES
 from tests.plugins import launch
 from tests.plugins.cases import OPS
 from tests.plugins.compiled import CompiledKernels
-from tests.plugins.tolerance import assert_close
 
 MODELS = ("infvit_linear_4l", "infvit_pure_4l")
 CHECKED = ((224, 2), (1024, 1))
@@ -55,15 +57,6 @@ def use_kernels(code: CompiledKernels) -> None:
     OPS["CentralityPool"].torch_op.register_kernel("cuda", centrality)
 
 
-@contextlib.contextmanager
-def eager_ops() -> Iterator[None]:
-    """The ops' own formulas again, for as long as this is open."""
-    with contextlib.ExitStack() as stack:
-        for op in OPS.values():
-            stack.enter_context(op.torch_op.set_kernel_enabled("cuda", False))
-        yield
-
-
 def _source(model: str, side: int) -> ModelSource:
     return ModelSource(model=model, image_size=(side, side))
 
@@ -74,25 +67,37 @@ def _image(batch: int, side: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def comparisons() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Logits of each model and type against the reference in float64, by `assert_close`."""
+    """Logits of each model and type against the reference in float64, beside the reference in that type."""
     for model in MODELS:
         for side, batch in CHECKED:
             reference, _ = build(_source(model, side), "reference")
             image = _image(batch, side, torch.float16)
-            with torch.inference_mode():
-                exact = reference.double().cuda()(image.double())
+            feeds = {"image": image.float().cpu().numpy()}
+            exact = ReferenceRun(reference, "fp64", "cuda")(feeds)["logits"]
             for dtype in (torch.float16, torch.bfloat16, torch.float32):
                 name = f"{model} {side} {dtype}"
-                yield name, functools.partial(_compare, name, to_deployable(reference), image.to(dtype), exact)
+                yield name, functools.partial(_compare, name, reference, feeds, image.to(dtype), exact)
 
 
 @torch.inference_mode()
-def _compare(name: str, deployable: torch.nn.Module, image: torch.Tensor, exact: torch.Tensor) -> None:
-    deployable = deployable.to("cuda", image.dtype)
-    got = deployable(image)
-    with eager_ops():
-        eager = deployable(image)
-    assert_close(name, got, eager, exact)
+def _compare(
+    name: str, reference: torch.nn.Module, feeds: dict[str, Any], image: torch.Tensor, exact: np.ndarray
+) -> None:
+    got = to_deployable(reference).to("cuda", image.dtype)(image).double().cpu().numpy()
+    narrow = ReferenceRun(reference, NAMES[image.dtype], "cuda")(feeds)["logits"]
+    judged = judge_model(
+        got,
+        narrow,
+        exact,
+        NAMES[image.dtype],
+        rounded_tensors(reference),
+        lambda images, _: np.zeros(len(images), bool),
+    )
+    assert judged.yardstick_rms <= judged.plausible_rms, (
+        f"{name}: the reference itself errs by {judged.yardstick_rms:.2e}"
+    )
+    assert judged.rms <= judged.rms_bound, f"{name}: error {judged.rms:.2e}, bound {judged.rms_bound:.2e}"
+    assert judged.largest <= judged.largest_bound, f"{name}: {judged.largest:.2e} above {judged.largest_bound:.2e}"
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""CentralityPool through the plugin: C++ host code and kernels, against the eager op."""
+"""CentralityPool through the plugin: C++ host code and kernels, against the formula in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EnergyPool through the plugin: C++ host code and kernels, against the eager op."""
+"""EnergyPool through the plugin: C++ host code and kernels, against the formula in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NeumannAttention through the plugin: C++ host code and kernel, against the eager op and the authors' outputs."""
+"""NeumannAttention through the plugin: C++ host code and kernel, against the formula in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from tests.plugins import cases
 from tests.plugins import worker as w
-from tests.plugins.tolerance import assert_close
 
 FP32, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -79,7 +78,7 @@ def test_float32_sums_over_at_most_8192_keys(worker) -> None:
     assert launches == [("attend_cut", 0, 20000)]
 
 
-def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.Tensor]:
+def _golden_case(golden, name: str, dtype: torch.dtype) -> w.Case:
     described = {case["name"]: case for case in json.loads((golden / "index.json").read_text())["cases"]}
     case = described[name]
     random = np.random.default_rng(case["seed"])
@@ -87,8 +86,7 @@ def _golden_case(golden, name: str, dtype: torch.dtype) -> tuple[w.Case, torch.T
     B, H, N, D = case["shape"]
     qkv = torch.from_numpy(np.stack([q, k, v])).permute(1, 3, 0, 2, 4).reshape(B, N, 3 * H * D).to(dtype)
     fields = {"heads": H, "rho": case["rho"], "hops": 1, "eps": cases.EPS}
-    exact = torch.from_numpy(np.load(golden / "attention.npz")[f"{name}/pure_infsa"])
-    return w.Case("NeumannAttention", fields, [qkv], [(B, N, H * D)]), exact.permute(0, 2, 1, 3).reshape(B, N, H * D)
+    return w.Case("NeumannAttention", fields, [qkv], [(B, N, H * D)])
 
 
 GOLDEN = ["one_token", "tiny", "odd_head_dim", "wide_head", "large_values", "small_values", "shifted"]
@@ -99,11 +97,10 @@ RANGES = GOLDEN[-3:]  # values for which a narrow type differs in kind; shapes d
     ("name", "dtype"), [*((name, FP32) for name in GOLDEN), *((name, FP16) for name in RANGES)], ids=str
 )
 def test_authors_outputs(worker, golden, name: str, dtype: torch.dtype) -> None:
-    """The authors' float64 outputs, with the error that the eager op makes on inputs of the same type as yardstick."""
-    case, exact = _golden_case(golden, name, dtype)
+    """The authors' inputs; tests/validation holds the truth that outputs are compared with to the authors' outputs."""
+    case = _golden_case(golden, name, dtype)
     outcome = worker(w.enqueue, case)
     assert outcome.code == 0, outcome.messages
-    assert_close(name, outcome.outputs[0], cases.outputs_of(case, dtype)[0], exact)
     cases.check(case, outcome.outputs)
 
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from infsa_deploy.bench.contenders import CONTENDERS
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.report import figures, paper, tables
 from infsa_deploy.report.render import to_html, to_markdown
 from infsa_deploy.report.write import compose, write_report
@@ -31,6 +31,14 @@ def test_every_figure_is_there(report):
     bars = {"speedup_infvit_linear_4l_batch1.png", "roofline_infvit_linear_4l_batch1.png"}
     assert set(report) == {"report.md", "report.html"} | curves | bars
     assert all(report[name].read_bytes()[:4] == b"\x89PNG" for name in curves | bars)
+
+
+def test_results_are_not_replaced_by_their_report(written, tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "report.html").hardlink_to(written)
+    with pytest.raises(UsageError, match=r"report\.html would be replaced"):
+        write_report([written], tmp_path / "report")
+    assert [path.name for path in (tmp_path / "report").iterdir()] == ["report.html"]
 
 
 def test_markdown_tells_machine_command_figures_and_reasons(report):

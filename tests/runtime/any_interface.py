@@ -48,7 +48,7 @@ def write(text: str, path: Path, classes: tuple[str, ...] = (), size: int = 8) -
         architecture={"class": "somewhere.Else"},
         image=ImageSpec(3, size, size, (0.5,) * 3, (0.5,) * 3),
         classes=classes,
-        weights_sha256="0",
+        weights_sha256="0" * 64,
         source=ModelSource(),
         dtype="fp32",
         memory=MemoryNeed(0, 0.0),

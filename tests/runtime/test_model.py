@@ -83,6 +83,10 @@ def test_a_model_of_any_size_batches_pictures_of_one_size(tiny, export, calls, r
     assert calls == [(3, 3, 16, 24), (2, 3, 32, 40)]
     assert [prediction.image for prediction in together] == [f"image {index}" for index in range(5)]
     assert [p.classes for p in together] == [model.predict([picture], top=1)[0].classes for picture in pictures]
+    failures: list[tuple[str, str]] = []
+    left = model.predict([b"text", *pictures], top=1, failed=lambda name, error: failures.append((name, error.what)))
+    assert failures == [("image 0", "image 0 is no image.")]
+    assert [found.scores for found in left] == [found.scores for found in together]
 
 
 def test_threads(tiny, export, pictures):

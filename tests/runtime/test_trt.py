@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from infsa_deploy.cli.engine_tables import inspection_table
-from infsa_deploy.engine import driver
+from infsa_deploy.config import Trust
+from infsa_deploy.engine import driver, sidecar
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.sidecar import sidecar_path
 from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse
@@ -32,6 +33,7 @@ from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile, inspect_
 from tests.engine_record import RECORD
 
 PLAN = b"a plan" * 100
+RUNS_CODE = Trust(host_code=True)
 
 
 @pytest.fixture
@@ -130,7 +132,9 @@ def tensorrt(cuda, monkeypatch):
     module.Runtime, module.refuse = Runtime, False
     module.__spec__ = types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, "tensorrt", module)
-    return module
+    yield module
+    while sidecar.COPIES:
+        sidecar.COPIES.popitem()[1].cleanup()
 
 
 def expected(image):
@@ -204,16 +208,77 @@ def test_inspection_of_an_engine_that_does_not_open(written, tensorrt):
 
 def test_plugins_in_the_plan_need_no_library_but_leave_to_run(written, tensorrt):
     use = PluginUse("plugins", "lib.so", "0" * 64, True, {"infsa::EnergyPool::1": 4}, "engine")
-    Engine(written(plugins=use))
-    Engine(written())
+    Engine(written(plugins=use), trust=RUNS_CODE)
+    Engine(written(), trust=RUNS_CODE)
     assert [allowed for _, allowed in tensorrt.loads] == [True, False]
+    assert tensorrt.libraries == []
+
+
+EMBEDDED = PluginUse("plugins", "lib.so", "0" * 64, True, {}, "engine")
+
+
+@pytest.mark.parametrize("changes", [{"plugins": EMBEDDED}, {"options": {"version_compatible": True}}])
+def test_code_on_the_processor_needs_the_callers_word(written, tensorrt, changes):
+    path = written(**changes)
+    with pytest.raises(UsageError, match=r"m\.engine holds code that runs on the processor"):
+        load(path)
+    with pytest.raises(ModelError, match=r"m\.engine is not among the files that are trusted") as refused:
+        load(path, trusted_sha256=["0" * 64], allow_host_code=True)
+    assert refused.value.why == f"its SHA-256 is {sha256(path)}."
+    assert tensorrt.loads == []
+    load(path, trusted_sha256=["0" * 64, sha256(path).upper()])
+    load(path, allow_host_code=True)
+    assert [allowed for _, allowed in tensorrt.loads] == [True, True]
+
+
+def test_hashes_that_are_given_hold_for_every_engine(written, tensorrt):
+    with pytest.raises(ModelError, match="is not among the files"):
+        load(written(), trusted_sha256=["0" * 64])
+    load(written(), trusted_sha256=[sha256(written())])
+
+
+def test_an_engine_is_read_once(written, tensorrt, monkeypatch):
+    """What is loaded is what was hashed, whatever the file holds a moment later."""
+    path, check = written(), sidecar.check_trust
+
+    def swapped(*arguments, **options):
+        path.write_bytes(PLAN[::-1])
+        check(*arguments, **options)
+
+    monkeypatch.setattr(sidecar, "check_trust", swapped)
+    Engine(path)
+    assert [plan for plan, _ in tensorrt.loads] == [PLAN]
+
+
+def test_a_library_beside_the_plan_needs_the_callers_word(written, tensorrt, driver_file, tmp_path, monkeypatch):
+    use = PluginUse("plugins", "libcustom.so", sha256(driver_file), False, {}, "engine")
+    beside = Path(shutil.copy(driver_file, tmp_path / "libcustom.so"))
+    with pytest.raises(UsageError, match=r"libcustom\.so holds code"):
+        Engine(written(plugins=use))
+    with pytest.raises(ModelError, match=r"libcustom\.so is not among"):
+        Engine(written(plugins=use), trust=Trust((sha256(written(plugins=use)),)))
+    Engine(written(plugins=use), trust=Trust((sha256(written(plugins=use)), sha256(driver_file))))
+    (loaded,) = tensorrt.libraries
+    beside.write_bytes(b"changed meanwhile")
+    assert Path(loaded).read_bytes() == driver_file.read_bytes()
+    assert Path(loaded).parent.stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.parametrize("name", ["../evil.so", "/tmp/evil.so", "..", ".", "", "x/evil.so"])
+def test_a_sidecar_names_no_library_elsewhere(written, tensorrt, driver_file, tmp_path, name):
+    evil = tmp_path.parent / "evil.so"
+    shutil.copy(driver_file, evil)
+    use = PluginUse("plugins", name, sha256(driver_file), False, {}, "engine")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Engine(written(plugins=use), trust=RUNS_CODE)
+    evil.unlink()
     assert tensorrt.libraries == []
 
 
 def test_plugins_beside_the_plan_must_be_those_of_the_build(written, tensorrt, driver_file):
     use = PluginUse("plugins", "lib.so", sha256(driver_file), False, {"infsa::EnergyPool::1": 4}, "engine")
     Engine(written(plugins=use), driver_file)
-    Engine(written(plugins=use, options={"version_compatible": True}), driver_file)
+    Engine(written(plugins=use, options={"version_compatible": True}), driver_file, RUNS_CODE)
     assert tensorrt.libraries == [str(driver_file)] * 2
     assert [allowed for _, allowed in tensorrt.loads] == [False, True]
     with pytest.raises(HostError, match="was built with another plugin library"):
@@ -227,8 +292,8 @@ def test_plugins_beside_the_plan_are_found_there(written, tensorrt, driver_file,
         Engine(written(plugins=use))
     assert failed.value.fix == "copy libcustom.so along with the engine."
     shutil.copy(driver_file, tmp_path / "libcustom.so")
-    Engine(written(plugins=use))
-    assert tensorrt.libraries == [str(tmp_path / "libcustom.so")]
+    Engine(written(plugins=use), trust=RUNS_CODE)
+    assert [Path(library).name for library in tensorrt.libraries] == ["libcustom.so"]
 
 
 def test_runs_of_several_shapes(written, tensorrt, rng, cuda):
@@ -341,8 +406,8 @@ def test_engine_of_a_foreign_model(written, tensorrt):
 
 def test_sidecar_from_the_future(written):
     path = written()
-    sidecar = sidecar_path(path)
-    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"invented": 1}))
+    beside = sidecar_path(path)
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"invented": 1}))
     with pytest.raises(ModelError, match="cannot be read"):
         Engine(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -72,3 +73,17 @@ def test_a_program_needs_no_torch(bare_python, tiny, export):
     printed = subprocess.run(typed, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
     assert re.fullmatch(r"\('[a-e]',\) \[\]", printed[0])
     assert printed[1] == f"{path}.engine does not exist."
+
+
+INSPECT = """
+import sys
+sys.modules["torch"] = None
+from infsa_deploy.cli import main
+main(["inspect", sys.argv[1], "--json"])
+"""
+
+
+def test_inspect_needs_no_torch(digits):
+    printed = subprocess.run([sys.executable, "-c", INSPECT, digits["linear"]], capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stderr
+    assert json.loads(printed.stdout)["metadata"]["variant"] == "linear"

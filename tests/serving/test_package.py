@@ -291,3 +291,12 @@ def test_the_command(digits, repo, capsys, tmp_path):
         code, out, err = typed(*arguments)
         assert (code, out) == (expected, "")
         assert message in err
+
+
+def test_the_model_is_not_replaced_by_what_is_packaged(digits, repo):
+    package(digits["linear"], repo, ServingConfig(name="m"))
+    (repo / "m" / "README.md").unlink()
+    os.link(digits["linear"], repo / "m" / "README.md")
+    with pytest.raises(UsageError, match=r"README\.md would be replaced"):
+        package(digits["linear"], repo, ServingConfig(name="m"))
+    assert sorted(names(repo / "m")) == ["1/model.onnx", "README.md", "config.pbtxt", "labels.txt"]

@@ -44,6 +44,8 @@ def remembered(export: Callable[..., Any], folder: Path) -> Callable[..., Any]:
 
 def _key(module: nn.Module, examples: Sequence[torch.Tensor], options: Mapping[str, Any]) -> str | None:
     """Hash of the module with its weights and of the call; None for what is too large or cannot be pickled."""
+    if isinstance(module, torch.export.ExportedProgram):
+        return _key_of_program(module, options)
     if sum(tensor.nbytes for tensor in module.state_dict().values()) > LARGEST_BYTES:
         return None
     buffer = io.BytesIO()
@@ -54,6 +56,16 @@ def _key(module: nn.Module, examples: Sequence[torch.Tensor], options: Mapping[s
     call = [repr([(tensor.shape, tensor.dtype) for tensor in examples])]
     call += [f"{name}={options[name]!r}" for name in sorted(options) if name != "custom_translation_table"]
     return hashlib.sha256(buffer.getvalue() + "\n".join(call).encode()).hexdigest()[:32]
+
+
+def _key_of_program(program: torch.export.ExportedProgram, options: Mapping[str, Any]) -> str | None:
+    tensors = {**program.state_dict, **program.constants}
+    if sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, torch.Tensor)) > LARGEST_BYTES:
+        return None
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump({name: tensors[name] for name in sorted(tensors)})
+    call = [f"{name}={options[name]!r}" for name in sorted(options) if name != "custom_translation_table"]
+    return hashlib.sha256(buffer.getvalue() + "\n".join([str(program), *call]).encode()).hexdigest()[:32]
 
 
 class _Pickler(pickle.Pickler):

@@ -26,6 +26,7 @@ class TritonPythonModel:
             next(path for path in (folder / "model.engine", folder / "model.onnx") if path.is_file()),
             provider=settings["provider"],
             threads=threads,
+            allow_host_code=True,  # whoever can write this folder can write this file, and its code runs as well
             plugins=plugins if plugins.is_file() else None,
         )
         (self._input,) = self._model.inputs

@@ -11,7 +11,7 @@ import triton_python_backend_utils as triton
 
 from infsa_deploy.errors import DeployError, UsageError
 from infsa_deploy.records import ImageSpec, decode
-from infsa_deploy.runtime.images import preprocess, read_image
+from infsa_deploy.runtime.images import prepare
 
 
 class TritonPythonModel:
@@ -31,7 +31,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         files = triton.get_input_tensor_by_name(request, "file").as_numpy()[:, 0]
         try:
-            planes = [preprocess(read_image(file, f"image {n}"), self._image) for n, file in enumerate(files)]
+            planes = [prepare(file, self._image, f"image {n}") for n, file in enumerate(files)]
             if len({plane.shape for plane in planes}) > 1:
                 raise UsageError("the images become different sizes.", "one request is one array.", "send them apart.")
         except DeployError as error:

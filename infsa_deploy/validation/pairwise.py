@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import UsageError
 from infsa_deploy.runtime.artefact import open_artefact
-from infsa_deploy.runtime.protocol import Arrays, call_in_pieces
-from infsa_deploy.validation_inputs import Plan, sample_images
+from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.validation.inputs import Plan, call_in_batches, sample_inputs
 from infsa_deploy.validation_records import PairComparison
 
 
-def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None) -> list[PairComparison]:
+def compare_pairs(
+    paths: Sequence[Path], plan: Plan, threads: int | None = None, trust: Trust | None = None
+) -> list[PairComparison]:
     """Compare each two of the artefacts on the images of `plan`; each is loaded once, and alone.
 
     Raises:
@@ -23,15 +26,15 @@ def compare_pairs(paths: Sequence[Path], plan: Plan, threads: int | None = None)
         As open_artefact.
     """
     outputs: list[tuple[Path, Arrays]] = []
-    spec, images = None, None
+    spec, feeds = None, None
     for path in paths:
-        session = open_artefact(path, threads=threads)
-        if images is None:
+        session = open_artefact(path, threads=threads, trust=trust)
+        if feeds is None:
             spec = session.metadata.image
-            images = sample_images(plan, spec, session.metadata.dtype)
-        if session.metadata.image != spec:
+            feeds = sample_inputs(plan, spec, session.inputs, session.metadata.dtype)
+        if session.metadata.image != spec or {info.name for info in session.inputs} != feeds.keys():
             raise UsageError(f"{path} takes other images than {paths[0]}.", "", "compare artefacts of one export.")
-        outputs.append((path, call_in_pieces(session, images)))
+        outputs.append((path, call_in_batches(session, feeds)))
         session.close()
     return [pair for first, second in combinations(outputs, 2) for pair in _compare(*first, *second)]
 

@@ -9,38 +9,32 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from infsa_models.checkpoint import save_vit
 
 from infsa_deploy.cli import main
 from infsa_deploy.cli.tables import divergence_lines
-from infsa_deploy.config import EngineConfig, ExportConfig, ModelSource
-from infsa_deploy.divergence import between_files, find_divergence, from_reference
+from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.export.sources import load_reference
 from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.inner_tensors import images_at_once, inner_tensors
 from infsa_deploy.records import from_json, to_json
 from infsa_deploy.runtime.ort import OrtSession
-from infsa_deploy.validate import validate_model
-from infsa_deploy.validation_inputs import Plan
+from infsa_deploy.validation.against_reference import validate_model
+from infsa_deploy.validation.divergence import between_files, find_divergence, from_reference
+from infsa_deploy.validation.inner_tensors import images_at_once, inner_tensors, look_into
+from infsa_deploy.validation.inputs import Plan
 from infsa_deploy.validation_records import ValidationSet
 
 PLAN = Plan(real=2, random=2)
 
 
 @pytest.fixture
-def pair(tiny, tmp_path):
+def pair(copied):
     """A model and its copy whose `weight` is scaled: pair("blocks.0.norm1.weight", 2.0)."""
-    weights = tmp_path / "m.safetensors"
-    save_vit(tiny("linear").module, weights)
 
     def run(weight: str, factor: float):
-        base, damaged = tmp_path / "base.onnx", tmp_path / "damaged.onnx"
-        export_reference(load_reference(ModelSource(weights=str(weights))), base)
+        base, damaged = copied("linear", "base.onnx"), copied("linear", "damaged.onnx")
         model, metadata = load_model(base)
         value = model.graph.initializers[weight]
         value.const_value = ir.tensor(value.const_value.numpy() * np.float32(factor), name=weight)
@@ -90,12 +84,8 @@ def test_the_damaged_module_of_the_reference_is_named(pair, weight, module):
     ("variant", "changes"),
     [("linear", {"dtype": "fp16"}), ("linear", {"dynamic_size": True}), ("pure", {}), ("pure", {"fold": False})],
 )
-def test_each_stage_of_the_reference_is_found_in_an_export(tiny, tmp_path, variant, changes):
-    weights = tmp_path / "m.safetensors"
-    save_vit(tiny(variant).module, weights)
-    path = tmp_path / "m.onnx"
-    export_reference(load_reference(ModelSource(weights=str(weights))), path, ExportConfig(**changes))
-    found = from_reference(validate_model(path, PLAN, threads=1), PLAN)
+def test_each_stage_of_the_reference_is_found_in_an_export(shared, variant, changes):
+    found = from_reference(validate_model(shared(variant, **changes)[0], PLAN, threads=1), PLAN)
     assert found.first is None
     assert found.layers == 5  # patches, two blocks, norm, head
 
@@ -108,8 +98,8 @@ def engine(pair, tmp_path, monkeypatch):
     _, damaged = pair("blocks.0.norm1.weight", 2.0)
     path = tmp_path / "m.engine"
     build_engine(damaged, path, EngineConfig(plugins=False, max_shapes={"image": (4, 3, 16, 24)}))
-    monkeypatch.setattr("infsa_deploy.inner_tensors.require_gpu", lambda purpose: None)
-    monkeypatch.setattr("infsa_deploy.inner_tensors.TrtSession", Replayed)
+    monkeypatch.setattr("infsa_deploy.validation.inner_tensors.require_gpu", lambda purpose: None)
+    monkeypatch.setattr("infsa_deploy.validation.inner_tensors.TrtSession", Replayed)
     return path
 
 
@@ -139,31 +129,28 @@ def test_an_engine_without_its_model_cannot_be_looked_into(engine, tmp_path):
     assert "damaged.onnx with SHA-256" in failed.value.why
 
 
-def test_images_at_once_are_what_each_batch_axis_allows(tiny, tmp_path, engine):
-    wanted = {"free": ((16, 24), None), "one": ((16, 24), 1), "six": ((16, 24), 6), "large": ((480, 512), None)}
-    paths = {name: tmp_path / f"{name}.onnx" for name in wanted}
-    for name, (size, batch) in wanted.items():
-        export_reference(tiny("linear", image_size=size), paths[name], ExportConfig(static_batch=batch))
-    found = [images_at_once([paths[name]]) for name in wanted]
-    assert found == [4, 1, 6, 1]
-    assert images_at_once([paths["free"], paths["one"]]) == 1
-    assert images_at_once([engine]) == 4
-    with pytest.raises(UsageError, match="batches of 1 and 6"):
-        images_at_once([paths["one"], paths["six"]])
+def test_images_at_once_are_what_each_batch_axis_allows(shared, engine):
+    free, one, six = (
+        look_into(shared("linear", **config)[0]) for config in ({}, {"static_batch": 1}, {"static_batch": 3})
+    )
+    large = replace(free, metadata=replace(free.metadata, image=replace(free.metadata.image, height=480, width=512)))
+    assert [images_at_once([each]) for each in (free, one, six, large)] == [4, 1, 3, 1]
+    assert images_at_once([free, one]) == 1
+    assert images_at_once([look_into(engine)]) == 4
+    with pytest.raises(UsageError, match="batches of 1 and 3"):
+        images_at_once([one, six])
 
 
-def test_models_of_a_fixed_batch(tiny, tmp_path):
-    weights = tmp_path / "m.safetensors"
-    save_vit(tiny("linear").module, weights)
-    path = tmp_path / "m.onnx"
-    export_reference(load_reference(ModelSource(weights=str(weights))), path, ExportConfig(static_batch=3))
-    assert from_reference(validate_model(path, Plan(3, 0), threads=1), PLAN).first is None
+def test_models_of_a_fixed_batch(shared):
+    report = validate_model(shared("linear", static_batch=3)[0], Plan(3, 0), threads=1)
+    assert from_reference(report, PLAN).first is None
 
 
-def test_looking_into_an_engine_needs_a_gpu(tmp_path, monkeypatch):
+def test_looking_into_an_engine_needs_a_gpu(copied, tmp_path, monkeypatch):
     monkeypatch.setattr("infsa_deploy.engine.driver.find_gpu", lambda: None)
+    inside = replace(look_into(copied("linear")), record=object())
     with pytest.raises(HostError, match="needs an NVIDIA GPU"):
-        inner_tensors(tmp_path / "m.engine", np.zeros((1, 3, 16, 24), np.float32))
+        inner_tensors(inside, {"image": np.zeros((1, 3, 16, 24), np.float32)})
 
 
 def test_more_than_two(pair):

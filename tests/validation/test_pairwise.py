@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import UsageError
-from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.pairwise import compare_pairs
-from infsa_deploy.validation_inputs import Plan
-from tests.test_validate import damage
+from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.validation.inputs import Plan
+from infsa_deploy.validation.pairwise import compare_pairs
+from tests.validation.test_against_reference import damage
 
 PLAN = Plan(real=3, random=2)
 
 
 @pytest.fixture
-def artefacts(tiny, tmp_path):
-    paths = [tmp_path / "ops.onnx", tmp_path / "reference.onnx", tmp_path / "damaged.onnx"]
-    for path in paths:
-        export_reference(tiny("linear"), path, ExportConfig(fold="reference" not in path.name))
+def artefacts(copied):
+    paths = [
+        copied("linear", "ops.onnx"),
+        copied("linear", "reference.onnx", fold=False),
+        copied("linear", "damaged.onnx"),
+    ]
     damage(paths[2], 0.5)
     return paths
 
@@ -37,7 +40,8 @@ def test_each_two_are_compared(artefacts):
     assert damaged.max_abs > 1e4 * same.max_abs
 
 
-def test_artefacts_of_different_models(artefacts, tiny, tmp_path):
-    export_reference(tiny("linear", image_size=(16, 16)), tmp_path / "other.onnx")
+def test_artefacts_of_different_models(artefacts, tmp_path):
+    model, metadata = load_model(artefacts[1])
+    save_model(model, replace(metadata, image=replace(metadata.image, height=8)), tmp_path / "other.onnx")
     with pytest.raises(UsageError, match="takes other images"):
         compare_pairs([artefacts[0], tmp_path / "other.onnx"], PLAN, threads=1)
