@@ -11,9 +11,9 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from infsa_deploy.ops import centrality_pool, neumann_attention
+from tests.ops.compared import check, truths
 from tests.plugins import exact_interpreter, launch
 from tests.plugins.cases import normal
-from tests.plugins.tolerance import assert_close
 
 exact_interpreter.install()
 HALF = torch.float16
@@ -126,12 +126,9 @@ def test_each_head_has_the_bound_of_its_own_keys(hops: int) -> None:
     qkv = normal(2, 40, 3, 2, 16)
     qkv[:, :, 1] *= sizes[:, None, :, None]
     qkv = (qkv * torch.tensor([100.0, 1.0, 1.0])[:, None, None]).reshape(2, 40, -1).to(HALF)
-    arguments = (2, 0.9, hops, 1e-6)
-    eager, exact = (neumann_attention.OP.torch_op(tensor, *arguments) for tensor in (qkv, qkv.double()))
-    got = launch.attend(qkv, *arguments)
-    for head in range(2):
-        part = slice(16 * head, 16 * head + 16)
-        assert_close(f"y of head {head}", got[..., part], eager[..., part], exact[..., part])
+    fields = {"heads": 2, "rho": 0.9, "hops": hops, "eps": 1e-6, "rows": 0}
+    got = launch.attend(qkv, *fields.values())
+    check(neumann_attention.OP, truths(neumann_attention.OP, [qkv], fields), got, HALF)
 
 
 @pytest.mark.parametrize("E", [24, 1032], ids=["one pass", "long tokens"])
