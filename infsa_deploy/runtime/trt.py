@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.config import Trust
-from infsa_deploy.engine import sidecar
+from infsa_deploy.engine import plugin_library, sidecar
 from infsa_deploy.engine.driver import find_gpu, require_gpu
 from infsa_deploy.engine.flavor import FLAVORS
 from infsa_deploy.engine.listeners import Messages, make_logger
@@ -47,7 +47,7 @@ class Engine:
         path, trust = Path(path), trust or Trust()
         self.record = sidecar.read_sidecar(path)
         plan = sidecar.read_plan(path, self.record)
-        host_code = sidecar.runs_host_code(self.record)
+        host_code = sidecar.runs_host_code(self.record) or plugin_library.holds_host_code(plan)
         sidecar.check_trust(path, self.record.engine_sha256, trust, host_code=host_code)
         gpu = require_gpu(f"running {path}")
         self.trt = _module(self.record)

@@ -45,10 +45,10 @@ def record() -> EngineRecord:
 def written(record, tmp_path):
     """Write the engine and its sidecar, changed: written(targets=("sm90",))."""
 
-    def run(**changes) -> Path:
+    def run(*, plan: bytes = PLAN, **changes) -> Path:
         path = tmp_path / "m.engine"
-        path.write_bytes(PLAN)
-        changed = replace(record, **({"engine_sha256": sha256(path)} | changes))
+        path.write_bytes(plan)
+        changed = replace(record, **({"engine_bytes": len(plan), "engine_sha256": sha256(path)} | changes))
         sidecar_path(path).write_text(to_json(changed))
         return path
 
@@ -229,6 +229,13 @@ def test_code_on_the_processor_needs_the_callers_word(written, tensorrt, changes
     load(path, trusted_sha256=["0" * 64, sha256(path).upper()])
     load(path, allow_host_code=True)
     assert [allowed for _, allowed in tensorrt.loads] == [True, True]
+
+
+def test_code_in_a_plan_whose_sidecar_denies_it_needs_the_callers_word_too(written, tensorrt):
+    path = written(plan=PLAN + Path(sys.executable).resolve().read_bytes()[:64])
+    with pytest.raises(UsageError, match=r"m\.engine holds code that runs on the processor"):
+        load(path)
+    assert tensorrt.loads == []
 
 
 def test_hashes_that_are_given_hold_for_every_engine(written, tensorrt):
