@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.reference import ReferenceRun
 from infsa_deploy.validation.tolerance import Wide
 

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infsa_deploy.cli.engine_tables import inspection_table
+from infsa_deploy.cli.output.engines import inspection_table
 from infsa_deploy.config import Trust
 from infsa_deploy.engine import driver, sidecar
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import to_json
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import EngineRecord, Gpu, PluginUse
 from infsa_deploy.runtime.model import Model, load
-from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile, inspect_engine
+from infsa_deploy.runtime.sessions.trt import Engine, TrtSession, check_profile, inspect_engine
 from tests.engine_record import RECORD
 
 PLAN = b"a plan" * 100

@@ -14,9 +14,10 @@ import headers
 import pytest
 
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import PrecisionFound, TensorProfile
 from infsa_deploy.files import sha256
-from infsa_deploy.records import ImageSpec, to_json
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import PrecisionFound, TensorProfile
+from infsa_deploy.records.model import ImageSpec
 from tests.engine_record import RECORD as FP16_RECORD
 from tests.plugins.embed.stubs import write_stubs
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from infsa_deploy.engine import driver, sidecar
-from infsa_deploy.engine_records import Gpu, PluginUse
 from infsa_deploy.errors import DeployError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import to_json
-from infsa_deploy.runtime.trt import check_profile
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import Gpu, PluginUse
+from infsa_deploy.runtime.sessions.trt import check_profile
 from tests.plugins.embed.conftest import RECORD, VERSION, execute, reports
 
 NO_WASTE = "alive 0"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from infsa_deploy.engine_records import TensorProfile
+from infsa_deploy.records.engine import TensorProfile
 from tests.plugins.embed.conftest import HERE, RECORD, ROOT, command, execute, sanitized
 
 LARGEST = 64  # MiB

@@ -10,10 +10,10 @@ import pytest
 
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import Gpu, PluginUse, TensorProfile
 from infsa_deploy.errors import DeployError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.trt import _metadata
+from infsa_deploy.records.engine import Gpu, PluginUse, TensorProfile
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.trt import _metadata
 from tests.plugins.embed.conftest import RECORD, execute, reports
 from tests.sidecar_cases import damaged, odd
 
