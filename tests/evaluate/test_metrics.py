@@ -8,8 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from infsa_deploy.evaluate.metrics import BINS, accuracy, calibration
-from infsa_deploy.evaluate.statistics import Z, mcnemar_p_value, mean_estimate, paired_difference, proportion
+from infsa_deploy.evaluate.metrics import (
+    BINS,
+    Z,
+    accuracy,
+    calibration,
+    mcnemar_p_value,
+    mean_estimate,
+    paired_difference,
+    proportion,
+)
 
 
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 1), (1, 1), (0, 6), (2, 5), (5, 2), (4, 4)])
