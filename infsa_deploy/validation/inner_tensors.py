@@ -125,8 +125,8 @@ def _engine_tensors(inside: Inside, record: EngineRecord, feeds: Arrays) -> Arra
         marked, engine = Path(folder) / inside.source.name, Path(folder) / "marked.engine"
         save_model(inside.model, inside.metadata, marked)
         build(marked, engine, _same_config(record), Listener())
-        with closing(TrtSession(engine, trust=Trust(host_code=True))) as session:
-            return session(feeds)  # built above, in a folder of ours
+        with closing(TrtSession(engine, trust=Trust(host_code=True))) as session:  # built above, in a folder of ours
+            return session(feeds)
 
 
 def _same_config(record: EngineRecord) -> EngineConfig:

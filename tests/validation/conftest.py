@@ -16,8 +16,8 @@ from tests.conftest import _tiny
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory):
-    """shared("linear", fold=False) gives an export of the tiny model and its checkpoint, made once."""
+def exported_once(tmp_path_factory):
+    """exported_once("linear", fold=False) gives an export of the tiny model and its checkpoint, made once."""
     folder = tmp_path_factory.mktemp("validated")
 
     @cache
@@ -33,10 +33,10 @@ def shared(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(shared, tmp_path):
+def copied(exported_once, tmp_path):
     """The same in a folder of the test's own: the export, and the checkpoint that it names is the shared one."""
 
     def copy(variant: str, name: str = "m.onnx", **config) -> Path:
-        return Path(shutil.copy(shared(variant, **config)[0], tmp_path / name))
+        return Path(shutil.copy(exported_once(variant, **config)[0], tmp_path / name))
 
     return copy

@@ -23,8 +23,8 @@ PLAN = Plan(real=5, random=3)
 
 
 @pytest.mark.parametrize("variant", ["linear", "pure", "softmax"])
-def test_a_right_model_passes(variant, shared):
-    path, _ = shared(variant)
+def test_a_right_model_passes(variant, exported_once):
+    path, _ = exported_once(variant)
     phases: list[str] = []
     report = validate_model(path, PLAN, threads=1, progress=phases.append)
     assert report.passed
@@ -42,8 +42,8 @@ def test_a_right_model_passes(variant, shared):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_model_of_a_fixed_batch(batch, shared):
-    report = validate_model(shared("linear", static_batch=batch)[0], PLAN, threads=1)
+def test_a_model_of_a_fixed_batch(batch, exported_once):
+    report = validate_model(exported_once("linear", static_batch=batch)[0], PLAN, threads=1)
     assert report.passed
     assert [c.images for c in report.comparisons] == [5, 3]
 
@@ -65,8 +65,8 @@ def test_a_wrong_model_fails(change, copied):
     assert not any(c.passed for c in report.comparisons)
 
 
-def test_files_of_one_model_share_what_the_reference_gives(shared, monkeypatch):
-    path, plain = shared("linear")[0], shared("linear", fold=False)[0]
+def test_files_of_one_model_share_what_the_reference_gives(exported_once, monkeypatch):
+    path, plain = exported_once("linear")[0], exported_once("linear", fold=False)[0]
     alone, known = validate_model(plain, PLAN, threads=1), ReferenceOutputs()
     validate_model(path, Plan(PLAN.real - 1, PLAN.random, batch=1), threads=1, known=known)
     single = replace(PLAN, batch=1)
@@ -80,22 +80,22 @@ def _only_what_is_known(known, module, dtype):
     return lambda feeds: known._outputs[dtype, _digest(feeds)]
 
 
-def test_what_another_reference_gave_is_not_taken(shared):
+def test_what_another_reference_gave_is_not_taken(exported_once):
     known = ReferenceOutputs()
     for variant in ("linear", "pure", "linear"):
-        path, _ = shared(variant)
+        path, _ = exported_once(variant)
         assert validate_model(path, PLAN, threads=1, known=known) == validate_model(path, PLAN, threads=1)
 
 
-def test_what_was_opened_is_closed(shared, monkeypatch):
+def test_what_was_opened_is_closed(exported_once, monkeypatch):
     closed, close = [], OrtSession.close
     monkeypatch.setattr(OrtSession, "close", lambda session: closed.append(session) or close(session))
-    validate_model(shared("linear")[0], Plan(1, 0), threads=1)
+    validate_model(exported_once("linear")[0], Plan(1, 0), threads=1)
     assert len(closed) == 1
 
 
-def test_the_reference_must_be_the_same_model(shared, tiny, tmp_path):
-    path, _ = shared("linear")
+def test_the_reference_must_be_the_same_model(exported_once, tiny, tmp_path):
+    path, _ = exported_once("linear")
     same, another = tmp_path / "same.safetensors", tmp_path / "another.safetensors"
     save_vit(tiny("linear").module, same)
     other = tiny("linear")

@@ -12,7 +12,7 @@ import pytest
 
 from infsa_deploy.cli import main
 from infsa_deploy.cli.output.tables import divergence_lines
-from infsa_deploy.config import EngineConfig
+from infsa_deploy.config import EngineConfig, Trust
 from infsa_deploy.engine.build import build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.engine.sidecar import read_sidecar
@@ -84,8 +84,8 @@ def test_the_damaged_module_of_the_reference_is_named(pair, weight, module):
     ("variant", "changes"),
     [("linear", {"dtype": "fp16"}), ("linear", {"dynamic_size": True}), ("pure", {}), ("pure", {"fold": False})],
 )
-def test_each_stage_of_the_reference_is_found_in_an_export(shared, variant, changes):
-    found = from_reference(validate_model(shared(variant, **changes)[0], PLAN, threads=1), PLAN)
+def test_each_stage_of_the_reference_is_found_in_an_export(exported_once, variant, changes):
+    found = from_reference(validate_model(exported_once(variant, **changes)[0], PLAN, threads=1), PLAN)
     assert found.first is None
     assert found.layers == 5  # patches, two blocks, norm, head
 
@@ -106,7 +106,7 @@ def engine(pair, tmp_path, monkeypatch):
 class Replayed(OrtSession):
     """What an engine computes, by the ONNX file beside it; the sidecar must promise what comes out."""
 
-    def __init__(self, engine: Path) -> None:
+    def __init__(self, engine: Path, trust: Trust) -> None:
         record = read_sidecar(engine)
         super().__init__(engine.with_name(record.onnx), threads=1)
         assert {info.name for info in self.outputs} == set(record.outputs)
@@ -129,9 +129,9 @@ def test_an_engine_without_its_model_cannot_be_looked_into(engine, tmp_path):
     assert "damaged.onnx with SHA-256" in failed.value.why
 
 
-def test_images_at_once_are_what_each_batch_axis_allows(shared, engine):
+def test_images_at_once_are_what_each_batch_axis_allows(exported_once, engine):
     free, one, six = (
-        look_into(shared("linear", **config)[0]) for config in ({}, {"static_batch": 1}, {"static_batch": 3})
+        look_into(exported_once("linear", **config)[0]) for config in ({}, {"static_batch": 1}, {"static_batch": 3})
     )
     large = replace(free, metadata=replace(free.metadata, image=replace(free.metadata.image, height=480, width=512)))
     assert [images_at_once([each]) for each in (free, one, six, large)] == [4, 1, 3, 1]
@@ -141,8 +141,8 @@ def test_images_at_once_are_what_each_batch_axis_allows(shared, engine):
         images_at_once([one, six])
 
 
-def test_models_of_a_fixed_batch(shared):
-    report = validate_model(shared("linear", static_batch=3)[0], Plan(3, 0), threads=1)
+def test_models_of_a_fixed_batch(exported_once):
+    report = validate_model(exported_once("linear", static_batch=3)[0], Plan(3, 0), threads=1)
     assert from_reference(report, PLAN).first is None
 
 

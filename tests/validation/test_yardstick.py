@@ -51,9 +51,9 @@ def test_the_module_that_a_rewrite_changes_is_named():
     assert said.startswith("second differs from the user's module by 0.")
 
 
-def test_a_rewrite_that_differs_fails_the_model(shared, monkeypatch):
+def test_a_rewrite_that_differs_fails_the_model(exported_once, monkeypatch):
     monkeypatch.setattr(against_reference, "rewrite_difference", lambda *_: "blocks.0 differs by 0.7 in float64")
-    report = validate_model(shared("linear")[0], Plan(2, 0), threads=1)
+    report = validate_model(exported_once("linear")[0], Plan(2, 0), threads=1)
     assert all(comparison.passed for comparison in report.comparisons)
     assert not report.passed
     with pytest.raises(ToleranceError, match=r"not its module: blocks\.0 differs by 0\.7"):
@@ -136,11 +136,11 @@ class TwoInputSession:
 
 
 @pytest.mark.parametrize(("factor", "wrong"), [(1.0, set()), (1.01, {"boxes"})])
-def test_several_inputs_and_outputs_of_any_shape(factor, wrong, shared, tiny, monkeypatch, tmp_path):
-    _, metadata = load_model(shared("linear")[0])
+def test_several_inputs_and_outputs_of_any_shape(factor, wrong, exported_once, tiny, monkeypatch, tmp_path):
+    _, metadata = load_model(exported_once("linear")[0])
     session = TwoInputSession(metadata, factor)
     reference = replace(tiny("linear"), module=users_modules.TwoInputs())
-    monkeypatch.setattr(against_reference, "open_artefact", lambda path, threads: session)
+    monkeypatch.setattr(against_reference, "open_artefact", lambda path, **_: session)
     monkeypatch.setattr(against_reference, "rebuild_reference", lambda *_: reference)
     monkeypatch.setattr(against_reference, "check_same_weights", lambda *_: None)
     report = validate_model(tmp_path / "m.onnx", Plan(8, 4))
@@ -163,7 +163,7 @@ def test_a_model_without_an_image_is_fed_noise(tiny):
     assert set(np.concatenate([feeds["ids"] for feeds in batches]).ravel()) == {0, 1}
 
 
-def test_a_fixed_batch_is_filled_up(shared):
+def test_a_fixed_batch_is_filled_up(exported_once):
     class Fixed:
         inputs, max_batch = (TensorInfo("x", (4, 2), "float32"), TensorInfo("y", (4,), "int64")), None
 

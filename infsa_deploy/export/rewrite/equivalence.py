@@ -118,6 +118,8 @@ def plan(seen: Observed) -> Plan:
         for child in module.children():
             callers.setdefault(id(child), []).append(caller)
     for name, attention in infsa_attentions(seen.wide).items():
+        if any(name.startswith(f"{outer}.") for outer in forms):
+            continue  # part of what the form replaces
         calls = seen.calls.get(name, [])
         try:
             if not calls:
