@@ -118,3 +118,12 @@ def unwritable(path: Path, error: OSError) -> DeployError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return HostError(f"cannot write {path}.", f"{path.parent} is not writable.", "choose another folder with -o.")
     return HostError(f"cannot write {path}.", str(error), "choose another path with -o.")
+
+
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def format_bytes(count: float) -> str:
+    """A size with three digits: `7.26 MB`, `1.24 GB`."""
+    unit, name = next(((u, n) for u, n in UNITS if count >= u), (1.0, "B"))
+    return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:,.0f} {name}"

@@ -30,7 +30,7 @@ from infsa_deploy.evaluate.run import Plan, evaluate_models  # noqa: E402
 from infsa_deploy.export.pipeline import export_reference  # noqa: E402
 from infsa_deploy.export.sources import load_reference  # noqa: E402
 from infsa_deploy.files import written_whole  # noqa: E402
-from infsa_deploy.runtime.calibration import calibration_batches  # noqa: E402
+from infsa_deploy.runtime.pictures.folder import calibration_batches  # noqa: E402
 
 VARIANTS = ("softmax", "pure", "linear")
 FORMS: dict[str, dict[str, Any]] = {"fp32": {}, "fp16": {"dtype": "fp16"}, "int8": {"int8": "dynamic"}}

@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "models")]
 
 from infsa_deploy.config import Trust  # noqa: E402
 from infsa_deploy.errors import DeployError, HostError, ModelError  # noqa: E402
-from infsa_deploy.runtime.artefact import is_engine  # noqa: E402
+from infsa_deploy.runtime.sessions.artefact import is_engine  # noqa: E402
 
 if TYPE_CHECKING:
     from infsa_deploy.bulk.job import Part

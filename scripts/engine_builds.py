@@ -22,15 +22,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "models"), str(ROOT / "plugins")]
 
-from infsa_deploy.build import build  # noqa: E402
 from infsa_deploy.config import EngineConfig, ModelSource  # noqa: E402
 from infsa_deploy.engine.build import Listener  # noqa: E402
+from infsa_deploy.engine.from_export import build  # noqa: E402
 from infsa_deploy.export.pipeline import export_reference  # noqa: E402
-from infsa_deploy.export.quantize import quantizable, quantize  # noqa: E402
 from infsa_deploy.export.sources import Reference, load_reference  # noqa: E402
-from infsa_deploy.export.store import load_model, save_model  # noqa: E402
 from infsa_deploy.files import written_whole  # noqa: E402
-from infsa_deploy.runtime.calibration import ZOO, calibration_batches  # noqa: E402
+from infsa_deploy.graph.precision.int8 import quantizable, quantize  # noqa: E402
+from infsa_deploy.graph.store import load_model, save_model  # noqa: E402
+from infsa_deploy.runtime.pictures.folder import ZOO, calibration_batches  # noqa: E402
 
 VARIANTS = ("linear", "pure")
 SIZES = (224, 1024)

@@ -270,7 +270,7 @@ def model_outputs(model: Any, feeds: dict[str, Any], dtype: str, wrong_too: bool
 
     import torch
 
-    from infsa_deploy.export.deployable import to_deployable
+    from infsa_deploy.export.rewrite.deployable import to_deployable
     from infsa_deploy.validation.reference import ReferenceRun
 
     deployable = to_deployable(model)

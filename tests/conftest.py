@@ -28,7 +28,7 @@ def _tiny(variant: str, **changes):
 
     from infsa_deploy.config import ModelSource
     from infsa_deploy.export.sources import Reference
-    from infsa_deploy.records import ImageSpec
+    from infsa_deploy.records.model import ImageSpec
 
     sizes = {"image_size": (16, 24), "patch_size": 8, "in_channels": 3, "embed_dim": 24, "depth": 2}
     sizes |= {"num_heads": 3, "mlp_dim": 40, "num_classes": 5}

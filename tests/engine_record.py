@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.engine_records import EngineRecord, PluginUse, PrecisionFound, TensorProfile
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
+from infsa_deploy.records.engine import EngineRecord, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.records.model import ImageSpec, MemoryNeed, ModelMetadata
 
 IMAGE = ImageSpec(3, 4, 4, (0.5,) * 3, (0.5,) * 3)
 PROFILE = TensorProfile("float32", (-1, 3, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 4, 4))

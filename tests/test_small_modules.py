@@ -12,7 +12,8 @@ from infsa_deploy import errors
 from infsa_deploy.config import ModelSource, parse_hops, parse_image_size
 from infsa_deploy.errors import DeployError, HostError, UsageError
 from infsa_deploy.files import written_whole
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, Prediction, from_json, to_json
+from infsa_deploy.records.codec import from_json, to_json
+from infsa_deploy.records.model import ImageSpec, MemoryNeed, ModelMetadata, Prediction
 
 
 def test_exit_codes_are_distinct_and_documented():

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from infsa_deploy.errors import HostError
-from infsa_deploy.measurements import Energy, EnergySource
+from infsa_deploy.records.bench import Energy, EnergySource
 
 WINDOW_STEPS, WINDOW_S, WINDOWS = 50, 3.0, 3
 STEPS_WATCHED, LONGEST_STEP_S = 5, 2.0

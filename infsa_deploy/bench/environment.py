@@ -10,7 +10,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from infsa_deploy.measurements import Machine
+from infsa_deploy.records.bench import Machine
 from infsa_deploy.runtime.cores import usable_cores
 from infsa_deploy.runtime.memory import available_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from infsa_deploy.measurements import Ceilings, Settings
+from infsa_deploy.records.bench import Ceilings, Settings
 
 # Side of a product and bytes of a copy: far above overheads and caches, below a second on two cores.
 SIZES = {"cpu": (3072, 512 << 20), "cuda": (8192, 2 << 30)}
@@ -65,7 +65,7 @@ def _ort_product(side: int, threads: int, op_type: str) -> Product:
 
 
 def _openvino_product(side: int, threads: int, kind: str) -> Product:
-    from infsa_deploy.runtime.openvino import compile_for_cpu
+    from infsa_deploy.runtime.sessions.openvino import compile_for_cpu
 
     content, left = product_model(side, "MatMul")
     request = compile_for_cpu(content, kind, threads).create_infer_request()

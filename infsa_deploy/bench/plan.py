@@ -10,8 +10,8 @@ from pathlib import Path
 from infsa_deploy.bench.contenders import CONTENDERS, Contender
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.runtime.artefact import is_engine
+from infsa_deploy.records.model import ModelMetadata
+from infsa_deploy.runtime.sessions.artefact import is_engine
 
 Size = tuple[int, int]
 

@@ -15,8 +15,8 @@ from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.process import Child, PointEnded, Reply, Request
 from infsa_deploy.bench.worker import Worker
 from infsa_deploy.config import ModelSource
-from infsa_deploy.measurements import REFUSED, Energy, Settings, TraceCost, Validation, Work
-from infsa_deploy.sizes import format_bytes
+from infsa_deploy.files import format_bytes
+from infsa_deploy.records.bench import REFUSED, Energy, Settings, TraceCost, Validation, Work
 
 Validations = dict[str, Validation]
 Remember = Callable[[Validation], None]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from infsa_deploy.bench.contenders import Contender, Program
 from infsa_deploy.config import ExportConfig, ModelSource
-from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT, Settings, TraceCost, Work
+from infsa_deploy.records.bench import FAILED, OUT_OF_MEMORY, TIMEOUT, Settings, TraceCost, Work
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -12,8 +12,8 @@ from infsa_deploy.bench.environment import usable_bytes
 from infsa_deploy.bench.prepare import Entry
 from infsa_deploy.bench.process import Child, PointEnded
 from infsa_deploy.bench.worker import Worker
-from infsa_deploy.measurements import OUT_OF_MEMORY, EnergySource, Settings
-from infsa_deploy.sizes import format_bytes
+from infsa_deploy.files import format_bytes
+from infsa_deploy.records.bench import OUT_OF_MEMORY, EnergySource, Settings
 
 SETTLE_S = 0.1  # idle threads of the one before spin for a while after its last call
 SHARE = 0.8  # of the free memory: with less to spare, the kernel looks for pages while calls are timed

@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from infsa_deploy import results_file
 from infsa_deploy.bench import contenders, environment
 from infsa_deploy.bench.plan import CellPlan, GivenFile, Size, plan_files, plan_models
 from infsa_deploy.bench.prepare import Entry, Preparation
@@ -18,12 +17,13 @@ from infsa_deploy.bench.process import Child, PointEnded, TraceRequest
 from infsa_deploy.bench.rounds import Rounds
 from infsa_deploy.bench.worker import Worker
 from infsa_deploy.config import ModelSource
-from infsa_deploy.datasheets import datasheet, predict
 from infsa_deploy.errors import DeployError
 from infsa_deploy.files import artefact_sha256, check_target
-from infsa_deploy.measurements import OK, Cell, EnergySource, Row, Run, Settings
-from infsa_deploy.results_file import Results
-from infsa_deploy.runtime.artefact import read_artefact_metadata
+from infsa_deploy.records import results_file
+from infsa_deploy.records.bench import OK, Cell, EnergySource, Row, Run, Settings
+from infsa_deploy.records.datasheets import datasheet, predict
+from infsa_deploy.records.results_file import Results
+from infsa_deploy.runtime.sessions.artefact import read_artefact_metadata
 from infsa_deploy.version import __version__
 
 DEFAULT_MODEL = "infvit_linear_4l"

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from infsa_deploy import measurements
 from infsa_deploy.bench import energy, limits, process
 from infsa_deploy.bench.process import PointEnded
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import DeployError, HostError
 from infsa_deploy.files import artefact_sha256
+from infsa_deploy.records import bench as measurements
 from infsa_deploy.runtime import Session, memory
-from infsa_deploy.runtime.artefact import is_engine, open_artefact, read_artefact_metadata
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.runtime.sessions.artefact import is_engine, open_artefact, read_artefact_metadata
+from infsa_deploy.runtime.sessions.protocol import Arrays
 
 if TYPE_CHECKING:
     from infsa_deploy.validation.reference import ReferenceOutputs  # needs PyTorch
@@ -93,7 +93,7 @@ class Worker:
         """Export a model; reply with the file's hash."""
         from infsa_deploy.export.pipeline import export_reference
         from infsa_deploy.export.sources import load_reference
-        from infsa_deploy.runtime.calibration import ZOO, calibration_batches
+        from infsa_deploy.runtime.pictures.folder import ZOO, calibration_batches
 
         reference, path = load_reference(asked.source), Path(asked.path)
         images = _images_for(reference.image.height, reference.image.width) if asked.config.int8 else 0
@@ -180,7 +180,7 @@ def open_session(asked: process.OpenRequest, settings: measurements.Settings) ->
     if runtime == "openvino" and settings.device != "cpu":
         raise HostError(f"OpenVINO is not measured on {settings.device}.", "its contenders run on the CPU.", "")
     if runtime == "openvino":
-        from infsa_deploy.runtime.openvino import OpenVinoSession
+        from infsa_deploy.runtime.sessions.openvino import OpenVinoSession
 
         return OpenVinoSession(path, dtype, settings.threads)
     if runtime in ("onnxruntime", "tensorrt"):
@@ -188,7 +188,7 @@ def open_session(asked: process.OpenRequest, settings: measurements.Settings) ->
     import torch
 
     from infsa_deploy.bench.programs import build
-    from infsa_deploy.runtime.eager import EagerSession
+    from infsa_deploy.runtime.sessions.eager import EagerSession
 
     torch.set_num_threads(settings.threads)
     built = build(asked.source, asked.contender.program)

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from infsa_deploy.errors import HostError, UsageError
 from infsa_deploy.files import artefact_sha256, check_apart, check_model_file, written_whole
-from infsa_deploy.records import from_json, to_json
-from infsa_deploy.runtime.calibration import SUFFIXES
+from infsa_deploy.records.codec import from_json, to_json
+from infsa_deploy.runtime.pictures.folder import SUFFIXES
 from infsa_deploy.version import __version__
 
 JOB, LISTING = "_job.json", "_images.parquet"  # readers of a folder of Parquet files pass over names with _ and .

@@ -19,13 +19,13 @@ from infsa_deploy.bulk.job import PARTS, Part, read_job
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import DeployError, HostError, ModelError
 from infsa_deploy.files import artefact_sha256, written_whole
-from infsa_deploy.runtime.artefact import open_artefact
 from infsa_deploy.runtime.classify import BATCH_PIXELS, name_classes
 from infsa_deploy.runtime.cores import thread_count
-from infsa_deploy.runtime.images import Pixels, at_own_size, preprocess, read_image
 from infsa_deploy.runtime.memory import check_fits
 from infsa_deploy.runtime.outputs import check_classifies
-from infsa_deploy.runtime.protocol import call_padded
+from infsa_deploy.runtime.pictures.preprocess import Pixels, at_own_size, preprocess, read_image
+from infsa_deploy.runtime.sessions.artefact import open_artefact
+from infsa_deploy.runtime.sessions.protocol import call_padded
 from infsa_deploy.version import __version__
 
 SCHEMA = pa.schema(

@@ -13,7 +13,7 @@ import click
 from infsa_deploy.cli.parameters import FILE, IMAGE_SIZE, json_option, threads_option
 
 if TYPE_CHECKING:
-    from infsa_deploy.measurements import Settings
+    from infsa_deploy.records.bench import Settings
 
 LADDER = (224, 384, 512, 1024, 2048, 4096, 9216)  # the paper's resolutions, and steps on the way there
 QUICK = "quick run: 2 short rounds, so its numbers are rough. Leave out --quick for numbers to rely on."
@@ -51,10 +51,10 @@ def command(
         check_model_file(path)
     check_target(asked["output"], asked["files"])
     from infsa_deploy.bench.run import BenchRequest, run_bench
-    from infsa_deploy.cli.bench_tables import as_json as render
-    from infsa_deploy.cli.bench_tables import bench_progress, print_cells
+    from infsa_deploy.cli.output.bench import as_json as render
+    from infsa_deploy.cli.output.bench import bench_progress, print_cells
     from infsa_deploy.errors import DeployError
-    from infsa_deploy.measurements import FAILED
+    from infsa_deploy.records.bench import FAILED
 
     typed = shlex.join(["infsa-deploy", *sys.argv[1:]])
     sizes += sweep_sizes(sweep) if sweep else ()
@@ -80,7 +80,7 @@ def command(
 
 def _settings(threads: int | None, device: str, *, quick: bool, energy: bool) -> Settings:
     """The usual settings, or short ones; threads default to the usable cores."""
-    from infsa_deploy.measurements import Settings
+    from infsa_deploy.records.bench import Settings
     from infsa_deploy.runtime.cores import usable_cores
 
     chosen = Settings(threads=threads or usable_cores(), device=device, energy=energy)

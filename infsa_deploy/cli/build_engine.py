@@ -43,10 +43,10 @@ def command(
         raise click.UsageError(f"--{' and --'.join(asked)} cannot be combined: an engine has one of these types.")
     from rich.console import Console
 
-    from infsa_deploy.build import build, default_engine, forecast, newest_export
-    from infsa_deploy.cli.engine_tables import engine_table
-    from infsa_deploy.cli.progress import listening
-    from infsa_deploy.records import to_json
+    from infsa_deploy.cli.output.engines import engine_table
+    from infsa_deploy.cli.output.progress import listening
+    from infsa_deploy.engine.from_export import build, default_engine, forecast, newest_export
+    from infsa_deploy.records.codec import to_json
 
     library = None if plugins in ("on", "off") else Path(plugins)
     config = EngineConfig(

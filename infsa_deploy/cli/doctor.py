@@ -14,9 +14,9 @@ def command(as_json: bool) -> None:
     """Check packages, runtimes, driver, GPU and plugin library; exit with 3 when something is broken."""
     from rich.console import Console
 
-    from infsa_deploy.cli.tables import checks_table
-    from infsa_deploy.doctor import examine
-    from infsa_deploy.records import to_json
+    from infsa_deploy.cli.output.tables import checks_table
+    from infsa_deploy.records.codec import to_json
+    from infsa_deploy.runtime.doctor import examine
 
     results = examine()
     if as_json:

@@ -42,9 +42,9 @@ def command(
     """  # fmt: skip
     from rich.console import Console
 
-    from infsa_deploy.cli.evaluation_tables import evaluation_tables, problem_notes
+    from infsa_deploy.cli.output.evaluation import evaluation_tables, problem_notes
     from infsa_deploy.evaluate.report import check_none_left_out, evaluate_to_folder
-    from infsa_deploy.records import to_json
+    from infsa_deploy.records.codec import to_json
 
     with Console(stderr=True).status("loading the models") as status:
         report = evaluate_to_folder(models, output, provider, threads, status.update, **options)

@@ -29,7 +29,7 @@ def command(model: str, images: tuple[Path, ...], output: Path, layer: str, as_j
     from infsa_deploy.errors import one_line
     from infsa_deploy.evaluate.explain import explain
     from infsa_deploy.evaluate.model import open_classifier
-    from infsa_deploy.records import to_json
+    from infsa_deploy.records.codec import to_json
 
     with Console(stderr=True).status("loading the model") as status:
         classifier = open_classifier(model, **options)

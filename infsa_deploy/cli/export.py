@@ -48,12 +48,12 @@ def command(
         raise click.UsageError("--calibration is for --int8, which is not asked for.")
     from rich.console import Console
 
-    from infsa_deploy.cli.tables import narrowing_notes
+    from infsa_deploy.cli.output.tables import narrowing_notes
     from infsa_deploy.export.naming import default_output, relabelled
     from infsa_deploy.export.pipeline import export_reference
     from infsa_deploy.export.sources import load_reference
-    from infsa_deploy.records import to_json
-    from infsa_deploy.runtime.calibration import ZOO, calibration_batches
+    from infsa_deploy.records.codec import to_json
+    from infsa_deploy.runtime.pictures.folder import ZOO, calibration_batches
 
     if not (source.weights or source.model or source.module):
         click.echo("no model given: exporting the zoo's trained digits model. Your own: --weights FILE, ...", err=True)

@@ -20,20 +20,20 @@ def command(model: Path, as_json: bool) -> None:
     check_model_file(model)
     from rich.console import Console
 
-    from infsa_deploy.records import to_json
-    from infsa_deploy.runtime.artefact import is_engine
+    from infsa_deploy.records.codec import to_json
+    from infsa_deploy.runtime.sessions.artefact import is_engine
 
     if is_engine(model):
-        from infsa_deploy.cli.engine_tables import inspection_table
-        from infsa_deploy.runtime.trt import inspect_engine
+        from infsa_deploy.cli.output.engines import inspection_table
+        from infsa_deploy.runtime.sessions.trt import inspect_engine
 
         inspection = inspect_engine(model)
         found, table = to_json(inspection), inspection_table(inspection, str(model))
     else:
-        from infsa_deploy.cli.tables import summary_table
+        from infsa_deploy.cli.output.tables import summary_table
 
         try:
-            from infsa_deploy.export.summary import summarise
+            from infsa_deploy.graph.cost.summary import summarise
         except (
             ModuleNotFoundError
         ) as error:  # of the extra `export`, which has PyTorch too, three small ones are enough

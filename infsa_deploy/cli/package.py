@@ -35,7 +35,7 @@ from infsa_deploy.cli.parameters import FILE, json_option
 def command(model: Path, kind: str, repository: Path, as_json: bool, **options: Any) -> None:
     """Put MODEL, an ONNX file or an engine, into an NVIDIA Triton model repository; again: a new version."""
     from infsa_deploy.config import ServingConfig
-    from infsa_deploy.records import to_json
+    from infsa_deploy.records.codec import to_json
     from infsa_deploy.serving.package import package
 
     report = package(model, repository, ServingConfig(**options))

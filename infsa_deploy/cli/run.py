@@ -45,11 +45,11 @@ def command(
     Outputs that are no logits are summarised. A model of several inputs takes arrays: NAME=FILE.npy for each, or a .npz
     that holds them by name; pictures are its image.
     """
-    from infsa_deploy.cli.failures import Failures
-    from infsa_deploy.cli.run_outputs import print_outputs, wants_arrays
+    from infsa_deploy.cli.output.arrays import print_outputs, wants_arrays
+    from infsa_deploy.cli.output.failures import Failures
     from infsa_deploy.errors import one_line
     from infsa_deploy.files import check_target
-    from infsa_deploy.records import to_json
+    from infsa_deploy.records.codec import to_json
     from infsa_deploy.runtime.model import load
 
     if output:

@@ -47,13 +47,13 @@ def command(
         check_model_file(path)
     from rich.console import Console
 
-    from infsa_deploy.cli.tables import print_validation
-    from infsa_deploy.records import to_json
+    from infsa_deploy.cli.output.tables import print_validation
+    from infsa_deploy.records.codec import to_json
+    from infsa_deploy.records.validation import ValidationSet
     from infsa_deploy.validation import divergence
     from infsa_deploy.validation.against_reference import check_tolerance, validate_models
     from infsa_deploy.validation.inputs import Plan
     from infsa_deploy.validation.pairwise import compare_pairs
-    from infsa_deploy.validation_records import ValidationSet
 
     plan = Plan(**plan_options)
     reference: dict[str, Any] = {"weights": weights, "module": module}

@@ -12,19 +12,18 @@ from typing import Any
 
 from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine import plugin_library
-from infsa_deploy.engine.child import run_compiler
-from infsa_deploy.engine.compiler import Facts, Outcome, Request
+from infsa_deploy.engine.builder.child import run_compiler
+from infsa_deploy.engine.builder.compiler import Facts, Outcome, Request
+from infsa_deploy.engine.builder.proof import plan_names_plugins
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.flavor import OPTIONAL, check_options, choose, choose_targets
 from infsa_deploy.engine.onnx_file import OnnxFile, check_for_engines, read_onnx
-from infsa_deploy.engine.proof import plan_names_plugins
 from infsa_deploy.engine.shapes import ShapeRange, resolve_shapes, spell
 from infsa_deploy.engine.sidecar import runs_host_code, sidecar_path, sidecar_text
-from infsa_deploy.engine_records import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, HostError
-from infsa_deploy.files import artefact_sha256, check_target, sha256, written_whole
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.sizes import format_bytes
+from infsa_deploy.files import artefact_sha256, check_target, format_bytes, sha256, written_whole
+from infsa_deploy.records.engine import EngineForecast, EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.records.model import ModelMetadata
 from infsa_deploy.version import __version__
 
 

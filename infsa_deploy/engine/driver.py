@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from infsa_deploy.engine_records import Gpu
 from infsa_deploy.errors import HostError
+from infsa_deploy.records.engine import Gpu
 
 LIBRARY = "libcuda.so.1"
 NAME_LENGTH = 128

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infsa_deploy.config import EngineConfig
-from infsa_deploy.engine_records import Gpu
 from infsa_deploy.errors import HostError, UsageError
+from infsa_deploy.records.engine import Gpu
 
 FALLBACK_TARGET = "sm80"
 

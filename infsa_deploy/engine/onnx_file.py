@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import check_model_file
-from infsa_deploy.records import METADATA_KEY, ModelMetadata, read_metadata
+from infsa_deploy.records.model import METADATA_KEY, ModelMetadata, read_metadata
 
 if TYPE_CHECKING:
     import onnx

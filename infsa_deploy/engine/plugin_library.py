@@ -77,6 +77,22 @@ def contains(plan: Path, library: Path) -> bool:
         return data.find(library.read_bytes()) >= 0
 
 
+def holds_host_code(plan: bytes) -> bool:
+    """Whether a plan holds a file that a processor runs: an ELF file that is for no GPU.
+
+    TensorRT-RTX 1.7 loads a library in a plan whether its host code is allowed or not, and a sidecar may deny that
+    there is one. So the plan is asked itself, before TensorRT has it.
+    """
+    at = plan.find(ELF_MAGIC)
+    while at >= 0 and at + MACHINE + 2 <= len(plan):
+        bits, order, version = plan[at + 4 : at + 7]  # weights may hold the magic alone by chance
+        machine = int.from_bytes(plan[at + MACHINE : at + MACHINE + 2], "little")
+        if bits in (1, 2) and order in (1, 2) and version == 1 and machine != EM_CUDA:
+            return True
+        at = plan.find(ELF_MAGIC, at + 1)
+    return False
+
+
 def _serves(code: str, target: str) -> bool:
     return code[:-1] == target[:-1] and int(code[-1]) <= int(target[-1])
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from infsa_deploy.config import Trust
 from infsa_deploy.engine import plugin_library, sidecar_schema
-from infsa_deploy.engine_records import EngineRecord, Gpu
 from infsa_deploy.errors import BuildError, HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import decode, to_json
+from infsa_deploy.records.codec import decode, to_json
+from infsa_deploy.records.engine import EngineRecord, Gpu
 
 BUILD_AGAIN = "build it again with infsa-deploy build-engine."
 AMPERE = 80

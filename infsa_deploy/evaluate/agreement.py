@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from infsa_deploy.evaluate.datasets import Sample
 from infsa_deploy.evaluate.model import Classifier, check_has_maps
-from infsa_deploy.runtime.images import preprocess
+from infsa_deploy.runtime.pictures.preprocess import preprocess
 
 Maps = npt.NDArray[np.float64]
 

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.records import ImageSpec, parse_json
-from infsa_deploy.runtime.images import crop_box
+from infsa_deploy.records.codec import parse_json
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import crop_box
 
 Box = tuple[float, float, float, float]
 Boxes = npt.NDArray[np.float64]

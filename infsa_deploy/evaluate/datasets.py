@@ -12,8 +12,8 @@ import numpy as np
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.evaluate.boxes import Box, check_distinct, read_boxes
-from infsa_deploy.runtime.calibration import SUFFIXES, ZOO
-from infsa_deploy.runtime.images import Pixels, read_image
+from infsa_deploy.runtime.pictures.folder import SUFFIXES, ZOO
+from infsa_deploy.runtime.pictures.preprocess import Pixels, read_image
 
 ZOO_IMAGES = 1000
 UNNAMED = "class 0"  # what an export calls the first class when nobody named it

@@ -15,7 +15,7 @@ from infsa_deploy.errors import HostError
 from infsa_deploy.evaluate.model import Classifier, check_has_maps
 from infsa_deploy.evaluate.run import heads_of
 from infsa_deploy.files import check_apart, written_whole
-from infsa_deploy.runtime.images import prepare
+from infsa_deploy.runtime.pictures.preprocess import prepare
 
 COLOURS = "inferno"  # perceptually uniform
 ALPHA = 0.55

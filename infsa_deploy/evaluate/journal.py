@@ -9,7 +9,7 @@ from typing import Any
 
 from infsa_deploy.errors import HostError, UsageError
 from infsa_deploy.files import written_whole
-from infsa_deploy.records import parse_json
+from infsa_deploy.records.codec import parse_json
 
 Entry = dict[str, Any]
 

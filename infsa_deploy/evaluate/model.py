@@ -11,13 +11,13 @@ import numpy.typing as npt
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import artefact_sha256
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.artefact import open_artefact
+from infsa_deploy.records.model import ImageSpec
 from infsa_deploy.runtime.classify import BATCH_PIXELS, softmax
 from infsa_deploy.runtime.cores import thread_count
 from infsa_deploy.runtime.memory import check_fits
 from infsa_deploy.runtime.outputs import check_classifies
-from infsa_deploy.runtime.protocol import Session, call_padded
+from infsa_deploy.runtime.sessions.artefact import open_artefact
+from infsa_deploy.runtime.sessions.protocol import Session, call_padded
 
 Pixels = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]
@@ -116,7 +116,7 @@ def _eager(name: str, threads: int | None) -> Classifier:
     from infsa_deploy.config import ModelSource
     from infsa_deploy.export.attention_maps import with_attention_maps
     from infsa_deploy.export.sources import load_reference
-    from infsa_deploy.runtime.eager import EagerSession
+    from infsa_deploy.runtime.sessions.eager import EagerSession
 
     if threads:
         torch.set_num_threads(thread_count(threads))

@@ -16,7 +16,7 @@ from infsa_deploy.evaluate.model import open_classifier
 from infsa_deploy.evaluate.results import EvaluationReport
 from infsa_deploy.evaluate.run import Plan, evaluate_models
 from infsa_deploy.files import check_apart, written_whole
-from infsa_deploy.records import to_json
+from infsa_deploy.records.codec import to_json
 
 REPORT = "report.json"
 

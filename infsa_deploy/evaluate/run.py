@@ -18,11 +18,11 @@ from infsa_deploy.evaluate import localisation, metrics
 from infsa_deploy.evaluate.boxes import Boxes, as_seen, check_inside
 from infsa_deploy.evaluate.datasets import Sample
 from infsa_deploy.evaluate.journal import Entry, Journal
+from infsa_deploy.evaluate.metrics import attention_quality, compared
 from infsa_deploy.evaluate.model import Classifier, check_has_maps
 from infsa_deploy.evaluate.removal import BASELINES, removal_curves
 from infsa_deploy.evaluate.results import EvaluationReport, ModelResult, Problem
-from infsa_deploy.evaluate.summary import attention_quality, compared
-from infsa_deploy.runtime.images import at_own_size, preprocess
+from infsa_deploy.runtime.pictures.preprocess import at_own_size, preprocess
 
 AHEAD = 2  # batches read while one is computed
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from infsa_deploy.export.attach_ops import attach_ops
-from infsa_deploy.export.fold_constants import fold_constants
-from infsa_deploy.export.hoist_token_selection import hoist_token_selection
-from infsa_deploy.export.strip_provenance import strip_provenance
+from infsa_deploy.graph.passes.attach_ops import attach_ops
+from infsa_deploy.graph.passes.clean import fold_constants, strip_provenance
+from infsa_deploy.graph.passes.hoist_token_selection import hoist_token_selection
 
 PIPELINE: tuple[Callable[[ir.Model], ir.Model], ...] = (
     fold_constants,

@@ -11,10 +11,10 @@ from infsa_models.vit import ViT
 from torch import nn
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.deployable import infsa_attentions, to_reference
-from infsa_deploy.export.equivalence import plan
 from infsa_deploy.export.patch_tokens import patch_tokens
-from infsa_deploy.export.rewrite import Rewriting, is_plain_vit
+from infsa_deploy.export.rewrite.deployable import infsa_attentions, to_reference
+from infsa_deploy.export.rewrite.equivalence import plan
+from infsa_deploy.export.rewrite.proven import Rewriting, is_plain_vit
 from infsa_deploy.export.sources import Reference
 
 

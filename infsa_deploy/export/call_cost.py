@@ -14,11 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from infsa_deploy.export.free_axes import patch_grid
-from infsa_deploy.export.graph_cost import count_bytes, count_flops_by_type
-from infsa_deploy.export.store import load_model
-from infsa_deploy.measurements import TraceCost, Work
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.graph.cost.free_axes import patch_grid
+from infsa_deploy.graph.cost.operations import count_bytes, count_flops_by_type
+from infsa_deploy.graph.store import load_model
+from infsa_deploy.records.bench import TraceCost, Work
+from infsa_deploy.records.model import ImageSpec
 
 
 def trace_cost(module: nn.Module, image: ImageSpec, batch: int) -> TraceCost:

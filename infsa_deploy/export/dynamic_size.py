@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.copying import HOOKS
-from infsa_deploy.export.free_axes import COLUMNS, ROWS
-from infsa_deploy.export.rewrite import Rewriting, proven_module
+from infsa_deploy.export.rewrite.copying import HOOKS
+from infsa_deploy.export.rewrite.proven import Rewriting, proven_module
 from infsa_deploy.export.trace import trace
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.graph.cost.free_axes import COLUMNS, ROWS
+from infsa_deploy.records.model import ImageSpec
 
 
 class DynamicSizeViT(nn.Module):

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.calls import sources_of
-from infsa_deploy.export.copying import copied
+from infsa_deploy.export.rewrite.calls import sources_of
+from infsa_deploy.export.rewrite.copying import copied
 
 CHANGED = 1e-4  # of the largest value: rounding differs by less between samples of a batch
 

@@ -16,22 +16,23 @@ from infsa_deploy.config import ExportConfig, Int8, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export import PIPELINE
 from infsa_deploy.export.attention_maps import check_maps_known, maps_wrapper
-from infsa_deploy.export.copying import copied
-from infsa_deploy.export.deployable import infsa_attentions
 from infsa_deploy.export.dynamic_size import trace_dynamic_size
-from infsa_deploy.export.graph_memory import memory_need
-from infsa_deploy.export.precision import retype
-from infsa_deploy.export.rewrite import Rewriting, proven_program, rewrite
+from infsa_deploy.export.rewrite.copying import copied
+from infsa_deploy.export.rewrite.deployable import infsa_attentions
+from infsa_deploy.export.rewrite.proven import Rewriting, proven_program, rewrite
 from infsa_deploy.export.sources import Reference, foreign_reference
-from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.export.tile_tokens import tile_tokens
 from infsa_deploy.export.trace import to_onnx
 from infsa_deploy.files import check_target
-from infsa_deploy.records import ExportReport, ImageSpec, ModelMetadata
+from infsa_deploy.graph.cost.memory import memory_need
+from infsa_deploy.graph.passes.tile_tokens import tile_tokens
+from infsa_deploy.graph.precision.retype import retype
+from infsa_deploy.graph.store import load_model, save_model
+from infsa_deploy.records.export import ExportReport
+from infsa_deploy.records.model import ImageSpec, ModelMetadata
 from infsa_deploy.version import __version__
 
 if TYPE_CHECKING:
-    from infsa_deploy.export.quantize import Batches
+    from infsa_deploy.graph.precision.int8 import Batches
 
 
 def export_reference(
@@ -213,9 +214,9 @@ def _write_quantized(
     calibration: Batches,
     progress: Callable[[str], None] = lambda phase: None,
 ) -> ExportReport:
-    from infsa_deploy.export.quantization_plan import quantize_reported  # needs onnxruntime, export does not
+    from infsa_deploy.graph.precision.int8_choice import quantize_reported  # needs onnxruntime, export does not
 
-    model, report = quantize_reported(model, reference, kind, calibration, progress)
+    model, report = quantize_reported(model, reference.image, reference.classes, kind, calibration, progress)
     need = memory_need(model, metadata.image, reference.architecture.get("patch_size"))
     metadata = replace(metadata, dtype="int8", memory=need, quantization_error=report.max_error)
     progress(f"writing {path}")

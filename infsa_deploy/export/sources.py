@@ -16,11 +16,11 @@ from torch import nn
 
 from infsa_deploy.config import VARIANTS, ModelSource
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.export.deployable import infsa_attentions, with_series_depth
-from infsa_deploy.export.forms import DEPTH_OF, variant_of
 from infsa_deploy.export.interface import class_count, input_names, module_outputs
+from infsa_deploy.export.rewrite.deployable import infsa_attentions, with_series_depth
+from infsa_deploy.export.rewrite.forms import DEPTH_OF, variant_of
 from infsa_deploy.export.unwrap import unwrapped
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.records.model import ImageSpec
 
 DEFAULT_SIZE = (224, 224)
 UNIT_NORMALISATION = 0.5  # mean and std where nothing says otherwise: pixels to [-1, 1]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from infsa_deploy.errors import DeployError, ModelError
 from infsa_deploy.export.frozen_scalars import HandingScalars
 from infsa_deploy.export.interface import SINGLE_OUTPUT, flatten_outputs, input_names, own_output_names
-from infsa_deploy.export.probes import has_batch_axis, with_batch
+from infsa_deploy.export.rewrite.probes import has_batch_axis, with_batch
 from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import DOMAIN, VERSION, Contract
 

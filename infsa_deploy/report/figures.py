@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from infsa_deploy.measurements import OK, Ceilings, Cell, Row
+from infsa_deploy.records.bench import OK, Ceilings, Cell, Row
+from infsa_deploy.records.round_statistics import latency, median_interval, paired_ratios
 from infsa_deploy.report.document import Figure
-from infsa_deploy.round_statistics import latency, median_interval, paired_ratios
 
 MARKERS = "osD^vP*X<>hp"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))

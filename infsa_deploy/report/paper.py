@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infsa_deploy.measurements import Cell, Machine
+from infsa_deploy.records.bench import Cell, Machine
 
 DEVICE_WORDS = ("A100", "40GB")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infsa_deploy.measurements import OK, Cell, Row
-from infsa_deploy.report.document import Table
-from infsa_deploy.results_file import Results
-from infsa_deploy.round_statistics import (
+from infsa_deploy.files import format_bytes
+from infsa_deploy.records.bench import OK, Cell, Row
+from infsa_deploy.records.results_file import Results
+from infsa_deploy.records.round_statistics import (
     cell_warnings,
     latency,
     median_interval,
@@ -15,7 +15,7 @@ from infsa_deploy.round_statistics import (
     row_warnings,
     times_as_fast,
 )
-from infsa_deploy.sizes import format_bytes
+from infsa_deploy.report.document import Table
 
 ABSENT, DOUBTFUL = "-", "!"
 PREDICTION = "Predicted from datasheets, for devices that are not here; not measured."

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.files import check_apart, written_whole
-from infsa_deploy.measurements import Cell, Run, Settings
+from infsa_deploy.records.bench import Cell, Run, Settings
+from infsa_deploy.records.results_file import Results, read
 from infsa_deploy.report import figures, paper, tables
 from infsa_deploy.report.document import Document, Figure, Section, Table
 from infsa_deploy.report.render import to_html, to_markdown
-from infsa_deploy.results_file import Results, read
 
 TITLE = "Benchmark of infsa-deploy"
 READING = (

@@ -1,4 +1,4 @@
 """Running a model: one protocol, whatever executes it."""
 
-from infsa_deploy.runtime.protocol import Session as Session
-from infsa_deploy.runtime.protocol import TensorInfo as TensorInfo
+from infsa_deploy.runtime.sessions.protocol import Session as Session
+from infsa_deploy.runtime.sessions.protocol import TensorInfo as TensorInfo

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.records import Prediction
+from infsa_deploy.records.model import Prediction
 
 Logits = npt.NDArray[np.float64]
 

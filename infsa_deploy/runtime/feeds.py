@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.protocol import Arrays, TensorInfo
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.protocol import Arrays, TensorInfo
 
 ARCHIVE = ".npz"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from infsa_deploy.errors import HostError
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata
-from infsa_deploy.sizes import format_bytes
+from infsa_deploy.files import format_bytes
+from infsa_deploy.records.model import ImageSpec, MemoryNeed, ModelMetadata
 
 FLOAT_BYTES = 4
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")

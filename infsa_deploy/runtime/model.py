@@ -16,16 +16,16 @@ from PIL.Image import Image
 
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.records import ImageSpec, ModelMetadata, Prediction
-from infsa_deploy.runtime import images as pictures
-from infsa_deploy.runtime.artefact import open_artefact
+from infsa_deploy.records.model import ImageSpec, ModelMetadata, Prediction
 from infsa_deploy.runtime.classify import BATCH_PIXELS, check_finite, name_classes
 from infsa_deploy.runtime.feeds import image_input, spell
-from infsa_deploy.runtime.images import Picture, Pixels
 from infsa_deploy.runtime.memory import check_fits, describe_need, largest_batch
 from infsa_deploy.runtime.outputs import check_classifies, classifies
-from infsa_deploy.runtime.pool import SessionPool
-from infsa_deploy.runtime.protocol import (
+from infsa_deploy.runtime.pictures import preprocess as pictures
+from infsa_deploy.runtime.pictures.preprocess import Picture, Pixels
+from infsa_deploy.runtime.sessions.artefact import open_artefact
+from infsa_deploy.runtime.sessions.pool import SessionPool
+from infsa_deploy.runtime.sessions.protocol import (
     Arrays,
     ModelSession,
     TensorInfo,

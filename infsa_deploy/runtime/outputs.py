@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from infsa_deploy.errors import UsageError
 from infsa_deploy.files import check_target, written_whole
-from infsa_deploy.records import OutputSummary
+from infsa_deploy.records.model import OutputSummary
 from infsa_deploy.runtime.feeds import image_input, spell
-from infsa_deploy.runtime.protocol import ModelSession, TensorInfo
+from infsa_deploy.runtime.sessions.protocol import ModelSession, TensorInfo
 
 LOGITS = "logits"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.runtime.sessions.protocol import TensorInfo
 from infsa_deploy.serving.servable import Servable
 from infsa_deploy.version import __version__
 

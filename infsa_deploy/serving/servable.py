@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infsa_deploy.engine import sidecar
-from infsa_deploy.engine_records import EngineRecord, TensorProfile
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.runtime.artefact import is_engine
+from infsa_deploy.records.engine import EngineRecord, TensorProfile
+from infsa_deploy.records.model import ModelMetadata
 from infsa_deploy.runtime.classify import BATCH_PIXELS
-from infsa_deploy.runtime.protocol import TensorInfo, check_one_input
+from infsa_deploy.runtime.sessions.artefact import is_engine
+from infsa_deploy.runtime.sessions.protocol import TensorInfo, check_one_input
 
 MOST_TOGETHER = 32  # default for a model that takes any number: more only makes single answers later
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -73,7 +73,7 @@ def model_name(path: Path, asked: str | None) -> str:
 
 
 def _onnx(path: Path) -> Servable:
-    from infsa_deploy.runtime.ort import OrtSession
+    from infsa_deploy.runtime.sessions.ort import OrtSession
 
     session = OrtSession(path, threads=1)
     check_one_input(session.inputs)

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as schema
 
 from infsa_deploy.config import ServingConfig
 from infsa_deploy.errors import ModelError
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.runtime.sessions.protocol import TensorInfo
 from infsa_deploy.serving.servable import Servable
 
 TYPES = {"float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "float32": "TYPE_FP32", "float64": "TYPE_FP64"}

@@ -25,11 +25,12 @@ from torch import nn
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError, ToleranceError
 from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.deployable import to_reference
+from infsa_deploy.export.rewrite.deployable import to_reference
 from infsa_deploy.export.sources import Reference
-from infsa_deploy.records import ImageSpec, ModelMetadata
-from infsa_deploy.runtime.artefact import open_artefact
-from infsa_deploy.runtime.protocol import Arrays, ModelSession
+from infsa_deploy.records.model import ImageSpec, ModelMetadata
+from infsa_deploy.records.validation import OutputComparison, ValidationReport
+from infsa_deploy.runtime.sessions.artefact import open_artefact
+from infsa_deploy.runtime.sessions.protocol import Arrays, ModelSession
 from infsa_deploy.validation.inputs import Plan, call_in_batches, inputs_by_kind
 from infsa_deploy.validation.reference import (
     DisturbedRun,
@@ -41,7 +42,6 @@ from infsa_deploy.validation.reference import (
 )
 from infsa_deploy.validation.rewrite import exported_form, rewrite_difference
 from infsa_deploy.validation.tolerance import Wide, judge_model
-from infsa_deploy.validation_records import OutputComparison, ValidationReport
 
 DISTURBANCES = 8  # of the reference, to see whether an image lies on an edge
 

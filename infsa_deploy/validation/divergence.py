@@ -12,14 +12,14 @@ import numpy.typing as npt
 from torch import nn
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.records.model import ModelMetadata
+from infsa_deploy.records.validation import Divergence, LayerDifference, ValidationReport
+from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.against_reference import yardstick_type
 from infsa_deploy.validation.inner_tensors import FLOATS, Inside, images_at_once, inner_tensors, look_into
 from infsa_deploy.validation.inputs import Plan, sample_inputs
 from infsa_deploy.validation.reference import ReferenceRun, check_same_weights, rebuild_reference, rounded_tensors
 from infsa_deploy.validation.tolerance import MODEL_FACTOR, Wide, allowed_error, root_mean_square
-from infsa_deploy.validation_records import Divergence, LayerDifference, ValidationReport
 
 
 def find_divergence(

@@ -11,19 +11,19 @@ from pathlib import Path
 import onnx_ir as ir
 import onnxruntime
 
-from infsa_deploy.build import build
 from infsa_deploy.config import EngineConfig, Precision, Trust
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.build import Listener
 from infsa_deploy.engine.driver import require_gpu
-from infsa_deploy.engine_records import EngineRecord
+from infsa_deploy.engine.from_export import build
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export.store import load_model, save_model
 from infsa_deploy.files import artefact_sha256
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.runtime.artefact import is_engine
-from infsa_deploy.runtime.protocol import Arrays, TensorInfo
-from infsa_deploy.runtime.trt import TrtSession
+from infsa_deploy.graph.store import load_model, save_model
+from infsa_deploy.records.engine import EngineRecord
+from infsa_deploy.records.model import ModelMetadata
+from infsa_deploy.runtime.sessions.artefact import is_engine
+from infsa_deploy.runtime.sessions.protocol import Arrays, TensorInfo
+from infsa_deploy.runtime.sessions.trt import TrtSession
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 IMAGES = 4  # all tensors of all layers are held at once

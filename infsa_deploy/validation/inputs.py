@@ -10,9 +10,9 @@ import numpy.typing as npt
 from infsa_models import digits
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import preprocess
-from infsa_deploy.runtime.protocol import Arrays, ModelSession, TensorInfo
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import preprocess
+from infsa_deploy.runtime.sessions.protocol import Arrays, ModelSession, TensorInfo
 
 BATCH = 8
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import UsageError
-from infsa_deploy.runtime.artefact import open_artefact
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.records.validation import PairComparison
+from infsa_deploy.runtime.sessions.artefact import open_artefact
+from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.inputs import Plan, call_in_batches, sample_inputs
-from infsa_deploy.validation_records import PairComparison
 
 
 def compare_pairs(

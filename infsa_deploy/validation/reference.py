@@ -23,11 +23,11 @@ from torch.utils import _pytree as pytree
 
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import DeployError, ModelError
-from infsa_deploy.export.copying import copied
 from infsa_deploy.export.interface import module_outputs
+from infsa_deploy.export.rewrite.copying import copied
 from infsa_deploy.export.sources import Reference, load_reference
-from infsa_deploy.records import ModelMetadata
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.records.model import ModelMetadata
+from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.tolerance import ROUNDOFF, Wide
 
 WIDE = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float32, "bf16": torch.float32}

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from infsa_deploy.export.copying import copied
-from infsa_deploy.export.equivalence import apply, culprits, whole_difference, widened
-from infsa_deploy.export.rewrite import rewrite
-from infsa_deploy.runtime.protocol import Arrays
+from infsa_deploy.export.rewrite.copying import copied
+from infsa_deploy.export.rewrite.equivalence import apply, culprits, whole_difference, widened
+from infsa_deploy.export.rewrite.proven import rewrite
+from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.reference import ReferenceRun
 from infsa_deploy.validation.tolerance import Wide
 

@@ -7,6 +7,8 @@ namespace {
 
 using namespace nvinfer1;
 
+constexpr uintptr_t kAlignment = 16; // what aot.py promises of every pointer
+
 Shape shapeOf(Dims const& dims) { return Shape(dims.d, dims.d + std::max(dims.nbDims, 0)); }
 
 // The largest shapes that the node will see. `desc.dims` says -1 where an axis is dynamic; `max` never does.
@@ -133,11 +135,22 @@ int32_t Plugin::onShapeChange(PluginTensorDesc const* inputs, int32_t inputCount
     });
 }
 
+// Kernels are compiled for rows that begin at multiples of 16 bytes, and read them 16 bytes at a time.
+void Plugin::checkAligned(char const* kind, void const* const* pointers, size_t count) const {
+    for (size_t i = 0; i < count; ++i)
+        if (reinterpret_cast<uintptr_t>(pointers[i]) % kAlignment)
+            throw Error(mSpec.name, ": ", kind, " ", i, " lies at an address that is no multiple of ", kAlignment,
+                " bytes. Give the engine's tensors such addresses.");
+}
+
 int32_t Plugin::enqueue(PluginTensorDesc const* inputs, PluginTensorDesc const*, void const* const* inputData,
     void* const* outputData, void* workspace, cudaStream_t stream) noexcept {
     return guarded<int32_t>(mSpec.name, -1, [&] {
         auto const shapes = actual(inputs, mSpec.inputRanks.size());
         checkInputs(shapes);
+        checkAligned("input", inputData, shapes.size());
+        checkAligned("output", outputData, static_cast<size_t>(outputs()));
+        checkAligned("workspace", &workspace, 1);
         Launcher launch(*this, inputs[0].type, reinterpret_cast<CUstream>(stream));
         run(launch, shapes, inputs[0].type, inputData, outputData, workspace);
         return 0;

@@ -137,6 +137,7 @@ private:
     friend class Launcher;
 
     void checkInputs(std::vector<Shape> const& inputs) const;
+    void checkAligned(char const* kind, void const* const* pointers, size_t count) const;
 
     OpSpec const& mSpec;
     Fields mFields;

@@ -10,7 +10,7 @@ import pytest
 from infsa_deploy.bench import energy
 from infsa_deploy.bench.energy import WINDOW_STEPS, difference, find_step, idle_power, look_for_energy, measure
 from infsa_deploy.errors import HostError
-from infsa_deploy.measurements import EnergySource
+from infsa_deploy.records.bench import EnergySource
 
 IDLE_W, LOAD_W, CALL_S, IMAGES = 55.0, 250.0, 0.037, 4
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from infsa_deploy.bench import limits
-from infsa_deploy.measurements import Settings
+from infsa_deploy.records.bench import Settings
 
 pytestmark = pytest.mark.own_process  # OpenVINO is loaded
 

@@ -13,7 +13,7 @@ from infsa_deploy.bench.plan import CellPlan
 from infsa_deploy.bench.prepare import Entry, Preparation
 from infsa_deploy.bench.process import Counted, PointEnded, Traced
 from infsa_deploy.config import ModelSource
-from infsa_deploy.measurements import FAILED, REFUSED, Settings, TraceCost, Validation, Work
+from infsa_deploy.records.bench import FAILED, REFUSED, Settings, TraceCost, Validation, Work
 
 COST = TraceCost(Work({"fp32": 1}, 1, 1, 1, None), peak_bytes=1, largest_bytes=1, largest_shape=(1,), tokens=5)
 

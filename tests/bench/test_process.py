@@ -15,7 +15,7 @@ from infsa_deploy.bench.contenders import CONTENDERS
 from infsa_deploy.bench.process import Child, OpenRequest, PointEnded
 from infsa_deploy.bench.worker import Worker
 from infsa_deploy.config import ModelSource
-from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, TIMEOUT, Settings
+from infsa_deploy.records.bench import FAILED, OUT_OF_MEMORY, TIMEOUT, Settings
 
 
 def memory_is_full(worker, request):
@@ -91,7 +91,7 @@ def test_a_child_dies_with_its_parent_whatever_it_is_doing():
     script = "\n".join(
         [
             "from infsa_deploy.bench.process import Child",
-            "from infsa_deploy.measurements import Settings",
+            "from infsa_deploy.records.bench import Settings",
             "from tests.bench.test_process import tell, wait",
             "child = Child(Settings(1))",
             "print(child.ask(tell, None)[0], flush=True)",

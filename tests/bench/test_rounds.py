@@ -12,7 +12,7 @@ from infsa_deploy.bench.prepare import Entry
 from infsa_deploy.bench.process import Opened, OpenRequest, PointEnded, Sampled
 from infsa_deploy.bench.rounds import Rounds, round_count
 from infsa_deploy.config import ModelSource
-from infsa_deploy.measurements import FAILED, OUT_OF_MEMORY, EnergySource, Settings
+from infsa_deploy.records.bench import FAILED, OUT_OF_MEMORY, EnergySource, Settings
 
 NO_ENERGY = EnergySource(None, None, None, "no counter")
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from infsa_deploy import results_file
 from infsa_deploy.bench import limits, prepare, rounds
 from infsa_deploy.bench import run as run_module
 from infsa_deploy.bench.process import PointEnded
 from infsa_deploy.bench.run import BenchRequest, run_bench
 from infsa_deploy.bench.worker import Worker, answer
 from infsa_deploy.errors import DeployError, ModelError, UsageError
-from infsa_deploy.measurements import FAILED, OK, REFUSED, Settings
-from infsa_deploy.round_statistics import latency, times_as_fast
+from infsa_deploy.records import results_file
+from infsa_deploy.records.bench import FAILED, OK, REFUSED, Settings
+from infsa_deploy.records.round_statistics import latency, times_as_fast
 from infsa_deploy.runtime import memory
 from tests.validation.test_against_reference import damage
 

@@ -15,9 +15,9 @@ from infsa_deploy.bench.worker import Worker, answer, settled
 from infsa_deploy.config import ModelSource
 from infsa_deploy.engine.sidecar import sidecar_path
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.measurements import FAILED, NOT_INSTALLED, OUT_OF_MEMORY, UNSUPPORTED, Settings
-from infsa_deploy.records import to_json
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.records.bench import FAILED, NOT_INSTALLED, OUT_OF_MEMORY, UNSUPPORTED, Settings
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.runtime.sessions.protocol import TensorInfo
 from tests.engine_record import RECORD
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from infsa_deploy.cli.bench import sweep_sizes
-from infsa_deploy.cli.bench_tables import as_json, terminal_table
+from infsa_deploy.cli.output.bench import as_json, terminal_table
 from infsa_deploy.errors import UsageError
-from infsa_deploy.measurements import Cell, Energy
-from infsa_deploy.results_file import Results
+from infsa_deploy.records.bench import Cell, Energy
+from infsa_deploy.records.results_file import Results
+from tests.records.test_results_file import RECORDS
 from tests.report.conftest import CEILINGS, RUN, sweep
-from tests.test_results_file import RECORDS
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_bench_does_not_add_to_what_is_no_results_file(run, tmp_path):
 
 
 def test_bench_does_not_mix_machines(run, tmp_path):
-    from infsa_deploy.results_file import append
+    from infsa_deploy.records.results_file import append
 
     for record in RECORDS:
         append(tmp_path / "bench.jsonl", record)
@@ -106,7 +106,7 @@ def test_json_has_the_figures_and_their_warnings(results):
 
 def test_report(run, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra `plot` (matplotlib), which is not installed")
-    from infsa_deploy.results_file import append
+    from infsa_deploy.records.results_file import append
 
     for record in RECORDS:
         append(tmp_path / "results.jsonl", record)

@@ -16,9 +16,9 @@ import pytest
 from infsa_deploy.cli import main
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.engine.sidecar import read_sidecar
-from infsa_deploy.engine_records import EngineForecast, EngineInspection, EngineRecord
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.records import from_json
+from infsa_deploy.records.codec import from_json
+from infsa_deploy.records.engine import EngineForecast, EngineInspection, EngineRecord
 from tests.cli.test_cli import paths
 from tests.engine.quantized import quantized
 from tests.runtime.any_interface import TWO_INPUTS, write

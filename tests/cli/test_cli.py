@@ -16,10 +16,12 @@ import safetensors.torch
 from infsa_models.checkpoint import save_vit
 from PIL import Image
 
-from infsa_deploy import doctor
 from infsa_deploy.cli import COMMANDS
-from infsa_deploy.records import CheckResult, ExportReport, GraphSummary, from_json
-from infsa_deploy.validation_records import ValidationReport
+from infsa_deploy.records.codec import from_json
+from infsa_deploy.records.export import ExportReport, GraphSummary
+from infsa_deploy.records.model import CheckResult
+from infsa_deploy.records.validation import ValidationReport
+from infsa_deploy.runtime import doctor
 from tests.validation.test_against_reference import damage
 
 HEAVY = ("torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "numpy", "tensorrt", "rich", "PIL")

@@ -15,7 +15,7 @@ from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.evaluate.results import EvaluationReport
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import Reference, load_reference
-from infsa_deploy.records import from_json
+from infsa_deploy.records.codec import from_json
 from tests.cli.test_cli import paths
 
 WITHOUT_TORCH = """

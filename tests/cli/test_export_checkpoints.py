@@ -10,7 +10,8 @@ import torch
 
 import infsa_deploy.export as export_module
 from infsa_deploy.errors import ModelError
-from infsa_deploy.records import ExportReport, from_json
+from infsa_deploy.records.codec import from_json
+from infsa_deploy.records.export import ExportReport
 
 TOLD = ("--variant", "linear", "--heads", "3", "--grid", "2x3")
 

@@ -16,8 +16,10 @@ from PIL import Image
 import infsa_deploy
 from infsa_deploy.cli import COMMANDS, cli
 from infsa_deploy.errors import ModelError, UsageError, one_line
-from infsa_deploy.runtime import cores, ort, picture_limit
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime import cores
+from infsa_deploy.runtime.pictures import limit as picture_limit
+from infsa_deploy.runtime.sessions import ort
+from infsa_deploy.runtime.sessions.ort import OrtSession
 
 
 @pytest.fixture

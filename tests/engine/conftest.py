@@ -13,7 +13,7 @@ import pytest
 from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import Listener, build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX, alias_folder
-from infsa_deploy.engine_records import EngineRecord, Gpu
+from infsa_deploy.records.engine import EngineRecord, Gpu
 
 SOURCE = Path(__file__).parent / "plugin_double.cpp"
 PLUGINS = {  # plugin layers of the tiny models

@@ -12,9 +12,9 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from infsa_deploy.build import build as build_retyped
 from infsa_deploy.config import EngineConfig, ExportConfig, ModelSource
 from infsa_deploy.engine.build import Listener, forecast_engine
+from infsa_deploy.engine.from_export import build as build_retyped
 from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference

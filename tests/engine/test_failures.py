@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.quantization import quantize_dynamic
 
-from infsa_deploy.build import build as build_retyped
 from infsa_deploy.config import EngineConfig, ExportConfig
 from infsa_deploy.engine.build import Listener, build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX
+from infsa_deploy.engine.from_export import build as build_retyped
 from infsa_deploy.errors import BuildError, HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from tests.engine.conftest import _folder
@@ -252,7 +252,7 @@ def test_weights_kept_apart_that_are_not_there(exported, tmp_path, double, left_
 
 
 def test_a_parser_that_aborts_is_an_error_not_a_dead_process(exported, build, double, monkeypatch, left_over):
-    monkeypatch.setattr("infsa_deploy.engine.child.alias_folder", lambda flavor, folder: None)
+    monkeypatch.setattr("infsa_deploy.engine.builder.child.alias_folder", lambda flavor, folder: None)
     with pytest.raises(BuildError, match="ended by SIGABRT") as failed:
         build(exported("linear"), plugin_library=double)
     assert "terminate called" in failed.value.why

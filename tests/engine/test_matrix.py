@@ -12,9 +12,9 @@ import itertools
 import onnx
 import pytest
 
-from infsa_deploy.build import build
 from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine.build import Listener
+from infsa_deploy.engine.from_export import build
 from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.files import sha256
 from tests.engine.conftest import PLUGINS

@@ -11,12 +11,12 @@ import onnxruntime
 import pytest
 
 from infsa_deploy.engine import plugin_library, sidecar
-from infsa_deploy.engine.bodies import expand_bodies
 from infsa_deploy.engine.build import Listener
-from infsa_deploy.engine.memory import Step, activation_bytes
-from infsa_deploy.engine.proof import check_plugins, check_precision, plan_names_plugins
-from infsa_deploy.engine_records import Gpu
+from infsa_deploy.engine.builder.bodies import expand_bodies
+from infsa_deploy.engine.builder.memory import Step, activation_bytes
+from infsa_deploy.engine.builder.proof import check_plugins, check_precision, plan_names_plugins
 from infsa_deploy.errors import BuildError, HostError, ModelError
+from infsa_deploy.records.engine import Gpu
 from tests.engine.conftest import A100
 
 

@@ -11,9 +11,10 @@ import pytest
 from infsa_deploy.config import ModelSource
 from infsa_deploy.engine import sidecar_schema
 from infsa_deploy.engine.sidecar import read_sidecar, sidecar_path, sidecar_text
-from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
 from infsa_deploy.errors import BuildError, ModelError
-from infsa_deploy.records import ImageSpec, MemoryNeed, ModelMetadata, from_json, to_json
+from infsa_deploy.records.codec import from_json, to_json
+from infsa_deploy.records.engine import EngineRecord, Gpu, PluginUse, PrecisionFound, TensorProfile
+from infsa_deploy.records.model import ImageSpec, MemoryNeed, ModelMetadata
 from tests.engine_record import RECORD
 from tests.sidecar_cases import damaged, odd
 

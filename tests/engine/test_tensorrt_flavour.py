@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infsa_deploy.engine.compiler import check_version
+from infsa_deploy.engine.builder.compiler import check_version
 from infsa_deploy.engine.flavor import TENSORRT, TENSORRT_RTX, choose
 from infsa_deploy.errors import BuildError, HostError, UsageError
 from infsa_deploy.files import sha256

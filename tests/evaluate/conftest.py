@@ -9,8 +9,8 @@ import pytest
 
 from infsa_deploy.evaluate.datasets import Sample
 from infsa_deploy.evaluate.model import Classifier
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.protocol import TensorInfo
 
 GRID, PATCH = 8, 4
 SIDE = GRID * PATCH

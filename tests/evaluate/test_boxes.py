@@ -9,7 +9,7 @@ import pytest
 
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.evaluate.boxes import as_seen, check_inside, read_boxes
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.records.model import ImageSpec
 
 VOC = """<annotation><object><name>cat</name><bndbox>
 <xmin>1</xmin><ymin>11</ymin><xmax>20</xmax><ymax>30</ymax></bndbox></object>{more}</annotation>"""

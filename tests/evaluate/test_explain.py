@@ -14,7 +14,7 @@ from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.evaluate.explain import LONGEST, explain, seen
 from infsa_deploy.evaluate.model import open_classifier
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.runtime.images import read_image
+from infsa_deploy.runtime.pictures.preprocess import read_image
 from tests.evaluate.conftest import SIDE, on_the_patch, picture
 
 

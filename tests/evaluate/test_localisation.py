@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from infsa_deploy.evaluate.localisation import average_precision, coverage, pointing_hit, roc_auc
-from infsa_deploy.evaluate.statistics import mean_estimate
+from infsa_deploy.evaluate.metrics import mean_estimate
 
 IMAGE = (32, 32)
 

@@ -13,7 +13,7 @@ from infsa_deploy.evaluate.figures import _reliability, _removal
 from infsa_deploy.evaluate.journal import Journal
 from infsa_deploy.evaluate.results import EvaluationReport, Problem
 from infsa_deploy.evaluate.run import Plan, evaluate_models, heads_of
-from infsa_deploy.records import from_json, to_json
+from infsa_deploy.records.codec import from_json, to_json
 from tests.evaluate.conftest import BOX, CONFIDENCE, GRID, PATCH, READ, OnePatchSession, on_the_patch, picture
 
 P = GRID * GRID

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import torch
 from infsa_models.vit import ViT, ViTConfig
 
-from infsa_deploy.export.deployable import to_deployable, to_reference
-from infsa_deploy.export.fold_constants import fold_constants
+from infsa_deploy.export.rewrite.deployable import to_deployable, to_reference
 from infsa_deploy.export.trace import trace
+from infsa_deploy.graph.passes.clean import fold_constants
 
 TOKENS, DEPTH = 17, 2  # one block that stays whole, and the last
 # Only the order of sums can differ. Each dot product of length K is off by at most K eps times the sum of its terms'

@@ -15,17 +15,17 @@ from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.evaluate.agreement import cosines
 from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.deployable import to_reference
 from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.rewrite.deployable import to_reference
 from infsa_deploy.export.sources import Reference, load_reference
-from infsa_deploy.export.store import weights_bytes
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.eager import EagerSession
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.graph.store import weights_bytes
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.eager import EagerSession
+from infsa_deploy.runtime.sessions.ort import OrtSession
 from infsa_deploy.validation.against_reference import validate_model
 from infsa_deploy.validation.inputs import Plan
 from tests.export.authors_attention import ForeignClassifier
-from tests.export.onnx_graphs import rows_computed
+from tests.graph.onnx_graphs import rows_computed
 
 FORMS = [
     ("linear", {}),

@@ -7,7 +7,7 @@ import torch
 from infsa_models.attention import InfSAAttention, hops_for_tolerance
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.export.deployable import infsa_attentions, rewritten, to_deployable, to_reference
+from infsa_deploy.export.rewrite.deployable import infsa_attentions, rewritten, to_deployable, to_reference
 from tests.export.authors_attention import ForeignAttention, ForeignClassifier
 
 ROUNDING = 1e-12  # float64: about 1e4 roundings

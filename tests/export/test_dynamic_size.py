@@ -12,10 +12,10 @@ from infsa_models.vit import resize_positions
 
 from infsa_deploy.errors import ModelError
 from infsa_deploy.export.dynamic_size import interpolate_by_axis
-from infsa_deploy.export.graph_cost import count_flops
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.export.store import load_model
-from infsa_deploy.runtime.images import preprocess
+from infsa_deploy.graph.cost.operations import count_flops
+from infsa_deploy.graph.store import load_model
+from infsa_deploy.runtime.pictures.preprocess import preprocess
 
 # The size it was made for, square, one row of patches: for one variant each size, as positions are resized before the
 # blocks, which know no size; for the others one that needs resizing.

@@ -9,12 +9,13 @@ from torch import nn
 import infsa_deploy
 from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export import equivalence, rewrite
-from infsa_deploy.export.agreement import difference
-from infsa_deploy.export.calls import Convention
-from infsa_deploy.export.copying import copied
-from infsa_deploy.export.deployable import infsa_attentions
-from infsa_deploy.export.equivalence import Form, Plan, observe, plan, widened
+from infsa_deploy.export import rewrite
+from infsa_deploy.export.rewrite import equivalence
+from infsa_deploy.export.rewrite.agreement import difference
+from infsa_deploy.export.rewrite.calls import Convention
+from infsa_deploy.export.rewrite.copying import copied
+from infsa_deploy.export.rewrite.deployable import infsa_attentions
+from infsa_deploy.export.rewrite.equivalence import Form, Plan, observe, plan, widened
 from tests.models_in_the_wild import models
 from tests.models_in_the_wild.attentions import Attention, Gated, QueryKeyNorm
 from tests.models_in_the_wild.models import Block, Model

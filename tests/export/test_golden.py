@@ -10,8 +10,8 @@ from infsa_models.attention import InfSAAttention
 from safetensors.torch import load_file
 
 from infsa_deploy.config import ExportConfig, ModelSource
-from infsa_deploy.export.deployable import rewritten, to_deployable
 from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.rewrite.deployable import rewritten, to_deployable
 from infsa_deploy.export.sources import load_reference
 from tests.models.golden_attention import CASES, golden_inputs
 

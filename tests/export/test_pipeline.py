@@ -12,7 +12,7 @@ import infsa_deploy
 from infsa_deploy.config import ExportConfig
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
-from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.graph.store import load_model, save_model
 from infsa_deploy.ops import OPS_BY_NAME
 from infsa_deploy.ops.contract import PLUGIN_ATTRIBUTES
 from tests.export.authors_attention import factory, no_attention
@@ -170,7 +170,7 @@ def test_nothing_is_left_when_writing_fails(tiny, tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("infsa_deploy.export.store.onnx.checker.check_model", interrupted)
+    monkeypatch.setattr("infsa_deploy.graph.store.onnx.checker.check_model", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export_reference(tiny("linear"), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -187,7 +187,7 @@ def test_full_disk(tiny, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("infsa_deploy.export.store.ir.save", full)
+    monkeypatch.setattr("infsa_deploy.graph.store.ir.save", full)
     with pytest.raises(HostError, match="cannot write") as caught:
         export_reference(tiny("linear"), tmp_path / "m.onnx")
     assert "disk is full" in caught.value.why

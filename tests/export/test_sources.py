@@ -9,7 +9,7 @@ import torch
 
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.export.deployable import to_deployable, to_reference
+from infsa_deploy.export.rewrite.deployable import to_deployable, to_reference
 from infsa_deploy.export.sources import load_reference
 
 HERE = "tests.export.authors_attention"

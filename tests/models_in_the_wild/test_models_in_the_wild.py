@@ -12,15 +12,15 @@ import torch
 from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import DeployError
 from infsa_deploy.export import PIPELINE
-from infsa_deploy.export.copying import copied
-from infsa_deploy.export.equivalence import apply, observe, widened
 from infsa_deploy.export.interface import module_outputs
-from infsa_deploy.export.precision import retype
-from infsa_deploy.export.probes import probe
-from infsa_deploy.export.program_proof import program_difference
-from infsa_deploy.export.rewrite import flattened, proven_program, rewrite
+from infsa_deploy.export.rewrite.copying import copied
+from infsa_deploy.export.rewrite.equivalence import apply, observe, widened
+from infsa_deploy.export.rewrite.probes import probe
+from infsa_deploy.export.rewrite.program_proof import program_difference
+from infsa_deploy.export.rewrite.proven import flattened, proven_program, rewrite
 from infsa_deploy.export.sources import foreign_reference
 from infsa_deploy.export.trace import to_onnx
+from infsa_deploy.graph.precision.retype import retype
 from tests.models_in_the_wild.models import MODELS, TRACED_ALONE
 
 BATCH = 4  # not of the exporter's own runs

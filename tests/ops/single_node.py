@@ -11,7 +11,7 @@ import onnxscript
 import torch
 from onnx import TensorProto, helper
 
-from infsa_deploy.export.attach_ops import function_body
+from infsa_deploy.graph.passes.attach_ops import function_body
 from infsa_deploy.ops.contract import DOMAIN, PLUGIN_ATTRIBUTES, VERSION, Op
 
 TYPES = {

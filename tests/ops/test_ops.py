@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.export.attach_ops import function_body
 from infsa_deploy.export.trace import onnx_schema
+from infsa_deploy.graph.passes.attach_ops import function_body
 from infsa_deploy.ops import OPS
 from infsa_deploy.ops.contract import PLUGIN_ATTRIBUTES
 

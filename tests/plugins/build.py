@@ -42,12 +42,17 @@ def build(built: Built, **settings: object) -> None:
     options = [f"-D{name}={value}" for name, value in settings.items()]
     _run("cmake", "-S", ROOT / "plugins", "-B", built.folder, *generator, *options)
     _run("cmake", "--build", built.folder, "--parallel", "2")
-    cache = (built.folder / "CMakeCache.txt").read_text()
-    headers = next(line.split("=", 1)[1] for line in cache.splitlines() if line.startswith("INFSA_HEADERS:"))
-    include = [part for folder in headers.split(";") for part in ("-isystem", folder)]
+    include = header_flags(built)
     compiler = ["g++", "-std=c++17", "-O1", "-g", "-shared", "-fPIC", "-Wall", "-Wno-deprecated-declarations", *include]
     _run(*compiler, NATIVE / "harness.cpp", "-o", built.harness, "-ldl")
     _run(*compiler, NATIVE / "stand_in_driver.cpp", "-o", built.driver, "-Wl,-soname,libcuda.so.1")
+
+
+def header_flags(built: Built) -> list[str]:
+    """What a compiler needs to find TensorRT's and CUDA's headers, after `build`."""
+    cache = (built.folder / "CMakeCache.txt").read_text()
+    headers = next(line.split("=", 1)[1] for line in cache.splitlines() if line.startswith("INFSA_HEADERS:"))
+    return [part for folder in headers.split(";") for part in ("-isystem", folder)]
 
 
 def _run(*command: object) -> None:

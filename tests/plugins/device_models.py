@@ -17,7 +17,7 @@ import torch
 
 from infsa_deploy.bench.programs import build
 from infsa_deploy.config import ModelSource
-from infsa_deploy.export.deployable import to_deployable
+from infsa_deploy.export.rewrite.deployable import to_deployable
 from infsa_deploy.validation.reference import ReferenceRun, rounded_tensors
 from infsa_deploy.validation.tolerance import judge_model
 from tests.ops.compared import NAMES

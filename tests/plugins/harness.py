@@ -36,7 +36,7 @@ class Harness:
 
     def __init__(self, harness: Path, plugins: Path) -> None:
         self.native = C.CDLL(str(harness))
-        for name in ("harnessCreate", "harnessAttach", "harnessRevive"):
+        for name in ("harnessCreate", "harnessAttach", "harnessRevive", "harnessClone"):
             getattr(self.native, name).restype = C.c_void_p
         for name in ("harnessOpen", "harnessMessages", "harnessCreators"):
             getattr(self.native, name).restype = C.c_char_p
@@ -85,6 +85,19 @@ class Plugin:
 
     def revive(self) -> Plugin:
         return Plugin(self.harness, self.native.harnessRevive(self.address))
+
+    def clone(self) -> Plugin:
+        return Plugin(self.harness, self.native.harnessClone(self.address))
+
+    def tell(self, dtype: torch.dtype, inputs: int, outputs: int) -> int:
+        """Tell the type of the node's inputs; 0 where that is the outputs' too."""
+        return self.native.harnessTell(self.address, TYPES[dtype], inputs, outputs)
+
+    def misaligned(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], position: int) -> int:
+        """The code of an enqueue in which one address of inputs, outputs and workspace is no multiple of 16."""
+        array = self._tensors([*inputs, *outputs])
+        kind = TYPES[inputs[0].dtype]
+        return self.native.harnessMisaligned(self.address, kind, array, len(inputs), len(outputs), position)
 
     def outputs(self) -> int:
         return self.native.harnessOutputs(self.address)

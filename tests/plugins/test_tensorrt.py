@@ -16,7 +16,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from infsa_deploy.export.attach_ops import attach_ops
+from infsa_deploy.graph.passes.attach_ops import attach_ops
 from infsa_deploy.ops.contract import DOMAIN, VERSION
 from tests.plugins import cases, rtx
 from tests.plugins.worker import Case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,14 +94,72 @@ def refuse(built: Any, op: str, fields: Mapping[str, Any], lengths: Mapping[str,
     return harness.messages()
 
 
-def offered(built: Any, case: Case) -> list[int]:
-    """For each input and output, the types on offer, as bits."""
+def offered(built: Any, case: Case, cloned: bool = False) -> list[int]:
+    """For each input and output, the types on offer, as bits: the plugin's that was told the node's, or a clone's."""
+    harness, _ = _opened(built)
+    told = harness.create(case.op, case.fields)
+    outputs = [torch.empty(shape, dtype=case.inputs[0].dtype) for shape in case.shapes]
+    assert told.tell(case.inputs[0].dtype, len(case.inputs), len(outputs)) == 0
+    plugin = told.clone() if cloned else told
+    result = [plugin.offered(case.inputs, outputs, i) for i in range(len(case.inputs) + len(outputs))]
+    for each in {told, plugin}:
+        each.close()
+    return result
+
+
+def configured(built: Any, case: Case) -> str:
+    """What a plugin says where it is configured for the case."""
     harness, _ = _opened(built)
     plugin = harness.create(case.op, case.fields)
-    outputs = [torch.empty(shape, dtype=case.inputs[0].dtype) for shape in case.shapes]
-    result = [plugin.offered(case.inputs, outputs, i) for i in range(len(case.inputs) + len(outputs))]
+    _configure(plugin, case)
     plugin.close()
-    return result
+    return harness.messages()
+
+
+def grids(built: Any, case: Case, multiprocessors: int) -> tuple[list[tuple[str, int]], int]:
+    """Kernels and blocks of an enqueue on a GPU of so many multiprocessors, and the workspace; nothing is computed."""
+    harness, driver = _opened(built)
+    driver.reset(80, multiprocessors)
+    plugin = harness.create(case.op, case.fields)
+    workspace = _configure(plugin, case)
+    with _launching(driver, lambda *_: None):
+        code, _ = plugin.enqueue(case.inputs, case.shapes, workspace)
+        launches = driver.launches
+    plugin.close()
+    driver.reset()
+    assert code == 0, harness.messages()
+    return launches, workspace
+
+
+def misaligned(built: Any, case: Case) -> list[str]:
+    """What an enqueue says for each of its addresses that is not aligned, and at last for none; nothing is computed."""
+    harness, driver = _opened(built)
+    plugin = harness.create(case.op, case.fields)
+    outputs = [torch.empty(shape, dtype=case.inputs[0].dtype) for shape in case.shapes]
+    found = []
+    with _launching(driver, lambda *_: None):
+        for position in range(len(case.inputs) + len(outputs) + 2):
+            code = plugin.misaligned(case.inputs, outputs, position)
+            found.append(f"{code} {harness.messages()}")
+    plugin.close()
+    return found
+
+
+def contexts_after_unloading(built: Any, case: Case) -> tuple[int | None, int | None]:
+    """The current context before and after a plugin is destroyed whose modules lie in another one."""
+    harness, driver = _opened(built)
+    current = [ctypes.c_void_p(), ctypes.c_void_p()]
+    plugin = harness.create(case.op, case.fields)
+    driver.context(1)
+    with _launching(driver, lambda *_: None):
+        plugin.enqueue(case.inputs, case.shapes, _configure(plugin, case))
+    driver.context(2)
+    driver.native.cuCtxGetCurrent(ctypes.byref(current[0]))
+    plugin.close()
+    driver.native.cuCtxGetCurrent(ctypes.byref(current[1]))
+    driver.context(0)
+    assert driver.alive() == 0
+    return current[0].value, current[1].value
 
 
 def interleave(built: Any, first: Case, second: Case, threads: bool) -> list[list[torch.Tensor]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.measurements import (
+from infsa_deploy.records.bench import (
     Ceilings,
     Cell,
     Energy,
@@ -19,8 +19,8 @@ from infsa_deploy.measurements import (
     Settings,
     Work,
 )
+from infsa_deploy.records.results_file import Results, append
 from infsa_deploy.report import figures
-from infsa_deploy.results_file import Results, append
 
 COMMAND = "infsa-deploy bench --model infvit_linear_4l --sweep 224:1024"
 MACHINE = Machine("Imaginary CPU", 2, 2**34, "Linux x86_64, Python 3.12", (), {"torch": "2.13"})

@@ -10,10 +10,10 @@ import pytest
 
 from infsa_deploy.bench.contenders import CONTENDERS
 from infsa_deploy.errors import ModelError, UsageError
+from infsa_deploy.records.results_file import Results
 from infsa_deploy.report import figures, paper, tables
 from infsa_deploy.report.render import to_html, to_markdown
 from infsa_deploy.report.write import compose, write_report
-from infsa_deploy.results_file import Results
 
 pytest.importorskip("matplotlib", reason="needs the extra `plot` (matplotlib), which is not installed")
 

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.records import METADATA_KEY, ImageSpec, MemoryNeed, ModelMetadata, to_json
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.model import METADATA_KEY, ImageSpec, MemoryNeed, ModelMetadata
 
 TWO_INPUTS = """
     <ir_version: 9, opset_import: ["": 20]>

@@ -9,10 +9,10 @@ from torch import nn
 
 import infsa_deploy
 from infsa_deploy.errors import UsageError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.eager import EagerSession
+from infsa_deploy.records.model import ImageSpec
 from infsa_deploy.runtime.outputs import summarise, write_npz
-from infsa_deploy.runtime.protocol import TensorInfo
+from infsa_deploy.runtime.sessions.eager import EagerSession
+from infsa_deploy.runtime.sessions.protocol import TensorInfo
 from tests.runtime.any_interface import FIXED_BATCH, MAPS, TWO_INPUTS, feeds, write
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from infsa_deploy.errors import ModelError, UsageError
-from infsa_deploy.runtime.calibration import calibration_batches
+from infsa_deploy.runtime.pictures.folder import calibration_batches
 
 
 def test_the_zoo_gives_batches_of_the_models_size(tiny):

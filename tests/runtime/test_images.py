@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import picture_shape, preprocess, read_image
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import picture_shape, preprocess, read_image
 
 ORIENTATION_TAG, ROTATE_90 = 0x0112, 6  # stored turned left: to be turned clockwise by 90 degrees
 HALF_BIT = 0.5 / 255

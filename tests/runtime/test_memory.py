@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from infsa_deploy.errors import HostError
-from infsa_deploy.export.graph_memory import peak_activation_bytes
-from infsa_deploy.export.store import load_model
+from infsa_deploy.graph.cost.memory import peak_activation_bytes
+from infsa_deploy.graph.store import load_model
 from infsa_deploy.runtime import memory
 from infsa_deploy.runtime.memory import available_bytes, check_fits, describe_need, token_count
 from infsa_deploy.runtime.model import Model
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.sessions.ort import OrtSession
 
 
 def test_this_machine_has_memory():

@@ -11,7 +11,7 @@ from PIL import Image
 import infsa_deploy
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.runtime import model as model_module
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.sessions.ort import OrtSession
 
 
 @pytest.fixture

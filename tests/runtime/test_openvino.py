@@ -9,8 +9,8 @@ import pytest
 
 from infsa_deploy import load
 from infsa_deploy.errors import ModelError
-from infsa_deploy.runtime.eager import EagerSession
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.runtime.sessions.eager import EagerSession
+from infsa_deploy.runtime.sessions.ort import OrtSession
 
 pytestmark = pytest.mark.own_process
 FLOAT32 = 1e-5  # of the largest logit: what exports in fp32 are held to
@@ -19,7 +19,7 @@ FLOAT32 = 1e-5  # of the largest logit: what exports in fp32 are held to
 @pytest.fixture
 def open_session():
     """OpenVinoSession, imported where the test runs: every process of pytest collects this file."""
-    from infsa_deploy.runtime.openvino import OpenVinoSession
+    from infsa_deploy.runtime.sessions.openvino import OpenVinoSession
 
     return OpenVinoSession
 

@@ -11,10 +11,12 @@ import pytest
 from PIL import Image
 
 from infsa_deploy.errors import ModelError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime import images, picture_limit, picture_rows
-from infsa_deploy.runtime.images import crop_box, picture_shape, prepare, preprocess, read_image
-from infsa_deploy.runtime.picture_rows import open_rows
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures import limit as picture_limit
+from infsa_deploy.runtime.pictures import preprocess as images
+from infsa_deploy.runtime.pictures import rows as picture_rows
+from infsa_deploy.runtime.pictures.preprocess import crop_box, picture_shape, prepare, preprocess, read_image
+from infsa_deploy.runtime.pictures.rows import open_rows
 
 SPEC = ImageSpec(3, 24, 16, (0.5, 0.25, 0.0), (0.5, 0.25, 2.0), 0.9)
 COLOUR, SIDES = (3,), (61, 83)
@@ -141,8 +143,8 @@ MARGIN = 32 << 20  # bands, tiles, and what libraries set up on their first call
 PEAK = """
 import re, sys
 from pathlib import Path
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import prepare
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import prepare
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 side = int(sys.argv[2])
 spec = ImageSpec(3, side, side, (0.5,) * 3, (0.5,) * 3)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from infsa_deploy.errors import HostError, UsageError
-from infsa_deploy.runtime.pool import SessionPool
+from infsa_deploy.runtime.sessions.pool import SessionPool
 
 
 class _Session:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.export.store import save_model
-from infsa_deploy.runtime.eager import EagerSession
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.graph.store import save_model
+from infsa_deploy.runtime.sessions.eager import EagerSession
+from infsa_deploy.runtime.sessions.ort import OrtSession
 
 
 @pytest.fixture

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infsa_deploy.cli.engine_tables import inspection_table
+from infsa_deploy.cli.output.engines import inspection_table
 from infsa_deploy.config import Trust
 from infsa_deploy.engine import driver, sidecar
 from infsa_deploy.engine.driver import find_gpu
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import EngineRecord, Gpu, PluginUse
 from infsa_deploy.errors import HostError, ModelError, UsageError
 from infsa_deploy.files import sha256
-from infsa_deploy.records import to_json
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import EngineRecord, Gpu, PluginUse
 from infsa_deploy.runtime.model import Model, load
-from infsa_deploy.runtime.trt import Engine, TrtSession, check_profile, inspect_engine
+from infsa_deploy.runtime.sessions.trt import Engine, TrtSession, check_profile, inspect_engine
 from tests.engine_record import RECORD
 
 PLAN = b"a plan" * 100
@@ -45,10 +45,10 @@ def record() -> EngineRecord:
 def written(record, tmp_path):
     """Write the engine and its sidecar, changed: written(targets=("sm90",))."""
 
-    def run(**changes) -> Path:
+    def run(*, plan: bytes = PLAN, **changes) -> Path:
         path = tmp_path / "m.engine"
-        path.write_bytes(PLAN)
-        changed = replace(record, **({"engine_sha256": sha256(path)} | changes))
+        path.write_bytes(plan)
+        changed = replace(record, **({"engine_bytes": len(plan), "engine_sha256": sha256(path)} | changes))
         sidecar_path(path).write_text(to_json(changed))
         return path
 
@@ -229,6 +229,13 @@ def test_code_on_the_processor_needs_the_callers_word(written, tensorrt, changes
     load(path, trusted_sha256=["0" * 64, sha256(path).upper()])
     load(path, allow_host_code=True)
     assert [allowed for _, allowed in tensorrt.loads] == [True, True]
+
+
+def test_code_in_a_plan_whose_sidecar_denies_it_needs_the_callers_word_too(written, tensorrt):
+    path = written(plan=PLAN + Path(sys.executable).resolve().read_bytes()[:64])
+    with pytest.raises(UsageError, match=r"m\.engine holds code that runs on the processor"):
+        load(path)
+    assert tensorrt.loads == []
 
 
 def test_hashes_that_are_given_hold_for_every_engine(written, tensorrt):

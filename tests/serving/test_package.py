@@ -14,12 +14,13 @@ from tritonclient.grpc import model_config_pb2 as schema
 from infsa_deploy.cli import main
 from infsa_deploy.config import ServingConfig
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import PluginUse, TensorProfile
 from infsa_deploy.errors import DeployError, HostError, ModelError, UsageError
-from infsa_deploy.export.store import save_model
 from infsa_deploy.files import sha256
-from infsa_deploy.records import ImageSpec, from_json, to_json
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.graph.store import save_model
+from infsa_deploy.records.codec import from_json, to_json
+from infsa_deploy.records.engine import PluginUse, TensorProfile
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.ort import OrtSession
 from infsa_deploy.serving.package import package
 from tests.engine_record import RECORD
 

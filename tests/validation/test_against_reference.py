@@ -13,8 +13,8 @@ from infsa_deploy.config import ModelSource
 from infsa_deploy.errors import ModelError, UsageError
 from infsa_deploy.export.pipeline import export_reference
 from infsa_deploy.export.sources import load_reference
-from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.graph.store import load_model, save_model
+from infsa_deploy.runtime.sessions.ort import OrtSession
 from infsa_deploy.validation.against_reference import smallest_cosine, validate_model
 from infsa_deploy.validation.inputs import Plan
 from infsa_deploy.validation.reference import ReferenceOutputs, _digest

@@ -11,20 +11,20 @@ import onnx_ir as ir
 import pytest
 
 from infsa_deploy.cli import main
-from infsa_deploy.cli.tables import divergence_lines
+from infsa_deploy.cli.output.tables import divergence_lines
 from infsa_deploy.config import EngineConfig, Trust
 from infsa_deploy.engine.build import build_engine
 from infsa_deploy.engine.flavor import TENSORRT_RTX
 from infsa_deploy.engine.sidecar import read_sidecar
 from infsa_deploy.errors import HostError, ModelError, UsageError
-from infsa_deploy.export.store import load_model, save_model
-from infsa_deploy.records import from_json, to_json
-from infsa_deploy.runtime.ort import OrtSession
+from infsa_deploy.graph.store import load_model, save_model
+from infsa_deploy.records.codec import from_json, to_json
+from infsa_deploy.records.validation import ValidationSet
+from infsa_deploy.runtime.sessions.ort import OrtSession
 from infsa_deploy.validation.against_reference import validate_model
 from infsa_deploy.validation.divergence import between_files, find_divergence, from_reference
 from infsa_deploy.validation.inner_tensors import images_at_once, inner_tensors, look_into
 from infsa_deploy.validation.inputs import Plan
-from infsa_deploy.validation_records import ValidationSet
 
 PLAN = Plan(real=2, random=2)
 

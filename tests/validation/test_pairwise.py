@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infsa_deploy.errors import UsageError
-from infsa_deploy.export.store import load_model, save_model
+from infsa_deploy.graph.store import load_model, save_model
 from infsa_deploy.validation.inputs import Plan
 from infsa_deploy.validation.pairwise import compare_pairs
 from tests.validation.test_against_reference import damage

@@ -10,12 +10,12 @@ import torch
 
 from infsa_deploy.config import ExportConfig, ModelSource
 from infsa_deploy.errors import ToleranceError
-from infsa_deploy.export.deployable import to_deployable
 from infsa_deploy.export.interface import flatten_outputs
 from infsa_deploy.export.pipeline import export_reference
+from infsa_deploy.export.rewrite.deployable import to_deployable
 from infsa_deploy.export.sources import load_reference
-from infsa_deploy.export.store import load_model
-from infsa_deploy.runtime.protocol import TensorInfo, check_feeds
+from infsa_deploy.graph.store import load_model
+from infsa_deploy.runtime.sessions.protocol import TensorInfo, check_feeds
 from infsa_deploy.validation import against_reference
 from infsa_deploy.validation.against_reference import check_tolerance, validate_model
 from infsa_deploy.validation.inputs import Plan, call_in_batches, inputs_by_kind

@@ -10,8 +10,9 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from infsa_deploy.errors import DeployError, UsageError
-from infsa_deploy.records import ImageSpec, decode
-from infsa_deploy.runtime.images import prepare
+from infsa_deploy.records.codec import decode
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import prepare
 
 
 class TritonPythonModel:

@@ -16,6 +16,15 @@ struct Decoded {
     Bytes exif;
 };
 
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of a file
+constexpr std::size_t kMostPixels = std::size_t{1} << 28; // 16384 x 16384, 3 GiB in colour as a Picture
+
+// Throws infsa::Error (model) for a picture that is too large, or whose `samples` cannot come from a file of `bytes`
+// bytes, of which each makes at most `ratio`: a header alone must not allocate.
+void checkSize(std::string const& path, std::size_t height, std::size_t width, std::size_t samples, std::size_t bytes,
+    std::size_t ratio);
+
+Decoded decodePnm(Bytes const& file, std::string const& path);
 Decoded decodePng(Bytes const& file, std::string const& path);
 Decoded decodeJpeg(Bytes const& file, std::string const& path);
 
@@ -24,6 +33,9 @@ int orientationOf(Bytes const& exif);
 
 // The picture turned and mirrored as EXIF says that it is to be shown.
 infsa::Picture upright(infsa::Picture picture, int orientation);
+
+// The picture in the file's bytes; `path` is for errors.
+infsa::Picture decodePicture(Bytes const& file, std::string const& path);
 
 infsa::Error damaged(std::string const& path, std::string const& why);
 infsa::Error notBuilt(std::string const& path, std::string const& library);

@@ -12,37 +12,70 @@ namespace {
 
 constexpr char kExif[] = "Exif\0"; // and a second zero, which ends the literal
 
-struct Failure {
-    jpeg_error_mgr manager;
-    std::jmp_buf back;
-    char text[JMSG_LENGTH_MAX];
+constexpr std::size_t kRatio = 4096; // samples of one byte: a block of 64 of each colour takes 1 bit, chroma is spread
+constexpr int kMostScans = 100;      // of a progressive file, each of which takes as long as the whole picture
+
+// libjpeg's state, freed whichever way its user is left.
+struct Reader {
+    Reader() {
+        jpeg.err = jpeg_std_error(&manager);
+        manager.error_exit = fail;
+        manager.emit_message = warn;
+        progress.progress_monitor = countScans;
+    }
+    ~Reader() { jpeg_destroy_decompress(&jpeg); }
+    Reader(Reader const&) = delete;
+    Reader& operator=(Reader const&) = delete;
+
+    static void fail(j_common_ptr jpeg);
+    static void warn(j_common_ptr jpeg, int level);
+    static void countScans(j_common_ptr jpeg);
+
+    jpeg_decompress_struct jpeg{};
+    jpeg_error_mgr manager{};
+    jpeg_progress_mgr progress{};
+    std::jmp_buf back{};
+    char text[JMSG_LENGTH_MAX]{};
 };
 
-void fail(j_common_ptr jpeg) {
-    auto* failure = reinterpret_cast<Failure*>(jpeg->err);
-    jpeg->err->format_message(jpeg, failure->text);
-    std::longjmp(failure->back, 1);
+void Reader::fail(j_common_ptr jpeg) {
+    auto* reader = reinterpret_cast<Reader*>(jpeg); // its first member
+    jpeg->err->format_message(jpeg, reader->text);
+    std::longjmp(reader->back, 1);
 }
 
 // A file that ends early is only warned of.
-void warn(j_common_ptr jpeg, int level) {
+void Reader::warn(j_common_ptr jpeg, int level) {
     if (level < 0) fail(jpeg);
 }
 
-// All that calls libjpeg, which leaves errors by longjmp: nothing with a destructor may live in here.
-bool decode(jpeg_decompress_struct& jpeg, Failure& failure, Bytes const& file, Decoded& image) {
-    if (setjmp(failure.back)) return false;
+void Reader::countScans(j_common_ptr jpeg) {
+    auto* reader = reinterpret_cast<Reader*>(jpeg);
+    if (reader->jpeg.input_scan_number <= kMostScans) return;
+    std::strncpy(reader->text, "it has more than 100 scans", sizeof reader->text - 1);
+    std::longjmp(reader->back, 1);
+}
+
+// The two parts that call libjpeg, which leaves errors by longjmp: nothing with a destructor may live in here, and what
+// is thrown in here is not thrown through libjpeg.
+bool decodeHeader(Reader& reader, Bytes const& file) {
+    jpeg_decompress_struct& jpeg = reader.jpeg;
+    if (setjmp(reader.back)) return false;
     jpeg_create_decompress(&jpeg);
+    jpeg.progress = &reader.progress;
     jpeg_mem_src(&jpeg, const_cast<unsigned char*>(file.data()), file.size());
     jpeg_save_markers(&jpeg, JPEG_APP0 + 1, 0xffff);
     jpeg_read_header(&jpeg, TRUE);
     if (jpeg.num_components != 1) jpeg.out_color_space = JCS_RGB; // which libjpeg refuses for CMYK
+    jpeg_calc_output_dimensions(&jpeg);
+    return true;
+}
+
+bool decodeSamples(Reader& reader, Decoded& image) {
+    jpeg_decompress_struct& jpeg = reader.jpeg;
+    if (setjmp(reader.back)) return false;
     jpeg_start_decompress(&jpeg);
-    image.height = static_cast<int>(jpeg.output_height);
-    image.width = static_cast<int>(jpeg.output_width);
-    image.channels = jpeg.output_components;
     std::size_t const row = jpeg.output_width * static_cast<std::size_t>(jpeg.output_components);
-    image.bytes.resize(row * jpeg.output_height);
     while (jpeg.output_scanline < jpeg.output_height) {
         JSAMPROW to = image.bytes.data() + jpeg.output_scanline * row;
         jpeg_read_scanlines(&jpeg, &to, 1);
@@ -57,15 +90,17 @@ bool decode(jpeg_decompress_struct& jpeg, Failure& failure, Bytes const& file, D
 } // namespace
 
 Decoded decodeJpeg(Bytes const& file, std::string const& path) {
-    jpeg_decompress_struct jpeg{};
-    Failure failure{};
+    Reader reader;
     Decoded image;
-    jpeg.err = jpeg_std_error(&failure.manager);
-    failure.manager.error_exit = fail;
-    failure.manager.emit_message = warn;
-    bool const read = decode(jpeg, failure, file, image);
-    jpeg_destroy_decompress(&jpeg);
-    if (!read) throw damaged(path, failure.text);
+    if (!decodeHeader(reader, file)) throw damaged(path, reader.text);
+    std::size_t const height = reader.jpeg.output_height, width = reader.jpeg.output_width;
+    image.channels = reader.jpeg.output_components;
+    std::size_t const count = height * width * static_cast<std::size_t>(image.channels);
+    checkSize(path, height, width, count, file.size(), kRatio);
+    image.height = static_cast<int>(height);
+    image.width = static_cast<int>(width);
+    image.bytes.resize(count);
+    if (!decodeSamples(reader, image)) throw damaged(path, reader.text);
     return image;
 }
 

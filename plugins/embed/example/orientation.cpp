@@ -37,12 +37,14 @@ infsa::Picture upright(infsa::Picture picture, int orientation) {
     bool const flipColumns = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
     infsa::Picture shown{swapped ? picture.width : picture.height, swapped ? picture.height : picture.width,
         picture.channels, std::vector<float>(picture.values.size())};
+    auto const channels = static_cast<std::size_t>(picture.channels), width = static_cast<std::size_t>(picture.width);
     float* to = shown.values.data();
     for (int y = 0; y < shown.height; ++y)
-        for (int x = 0; x < shown.width; ++x, to += picture.channels) {
-            int const row = flipRows ? shown.height - 1 - y : y, column = flipColumns ? shown.width - 1 - x : x;
-            auto const from = static_cast<std::size_t>(swapped ? column * picture.width + row : row * picture.width + column);
-            std::copy_n(picture.values.data() + from * static_cast<std::size_t>(picture.channels), picture.channels, to);
+        for (int x = 0; x < shown.width; ++x, to += channels) {
+            auto const row = static_cast<std::size_t>(flipRows ? shown.height - 1 - y : y);
+            auto const column = static_cast<std::size_t>(flipColumns ? shown.width - 1 - x : x);
+            std::size_t const from = swapped ? column * width + row : row * width + column;
+            std::copy_n(picture.values.data() + from * channels, channels, to);
         }
     return shown;
 }

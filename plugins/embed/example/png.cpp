@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace {
+
+constexpr std::size_t kRatio = 1040;             // deflate makes at most 1032 bytes of one
+constexpr png_alloc_size_t kMostChunk = 1 << 23; // bytes of what is no picture, unpacked
+constexpr png_uint_32 kMostChunks = 128;
+constexpr std::size_t kErrorLength = 128;
 
 struct Source {
     Bytes const& file;
     std::size_t at;
-    std::string error;
+    char error[kErrorLength];
 };
 
 void read(png_structp png, png_bytep to, png_size_t count) {
@@ -22,7 +28,7 @@ void read(png_structp png, png_bytep to, png_size_t count) {
 }
 
 void fail(png_structp png, png_const_charp text) {
-    static_cast<Source*>(png_get_error_ptr(png))->error = text;
+    std::strncpy(static_cast<Source*>(png_get_error_ptr(png))->error, text, kErrorLength - 1); // allocates nothing
     png_longjmp(png, 1);
 }
 
@@ -45,22 +51,59 @@ int prepare(png_structp png, png_infop info, bool& wide) {
     return png_get_channels(png, info);
 }
 
-// All that calls libpng, which leaves errors by longjmp: nothing with a destructor may live in here.
-bool decode(png_structp png, png_infop info, Decoded& image, std::vector<png_bytep>& rows, bool& wide) {
+// libpng allocates what a chunk says to be long, and only warns of a limit: so that has to be in the file.
+void checkChunks(Bytes const& file, std::string const& path) {
+    for (std::size_t at = 8; file.size() - at >= 12;) { // a length, a type, and a checksum behind the data
+        std::size_t length = 0;
+        for (std::size_t i = 0; i < 4; ++i) length = length << 8 | file[at + i];
+        if (length > file.size() - at - 12) break;
+        if (!std::memcmp(file.data() + at + 4, "IEND", 4)) return;
+        at += 12 + length;
+    }
+    throw damaged(path, "it ends before its samples do.");
+}
+
+// libpng's state, freed whichever way its user is left.
+struct Reader {
+    explicit Reader(Source& source) : png(png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, fail, ignore)) {
+        info = png ? png_create_info_struct(png) : nullptr;
+        if (!info) {
+            png_destroy_read_struct(&png, nullptr, nullptr);
+            throw std::bad_alloc();
+        }
+        png_set_read_fn(png, &source, read);
+        png_set_chunk_malloc_max(png, kMostChunk);
+        png_set_chunk_cache_max(png, kMostChunks);
+    }
+    ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
+    Reader(Reader const&) = delete;
+    Reader& operator=(Reader const&) = delete;
+
+    png_structp png;
+    png_infop info;
+};
+
+// The two parts that call libpng, which leaves errors by longjmp: nothing with a destructor may live in here, and what
+// is thrown in here is not thrown through libpng.
+bool decodeHeader(Reader& reader, Decoded& image, std::size_t& stored, bool& wide) {
+    png_structp const png = reader.png;
     if (setjmp(png_jmpbuf(png))) return false;
-    png_read_info(png, info);
-    image.height = static_cast<int>(png_get_image_height(png, info));
-    image.width = static_cast<int>(png_get_image_width(png, info));
-    image.channels = prepare(png, info, wide);
-    std::size_t const row = png_get_rowbytes(png, info);
-    image.bytes.resize(row * static_cast<std::size_t>(image.height));
-    rows.resize(static_cast<std::size_t>(image.height));
-    for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = image.bytes.data() + y * row;
+    png_read_info(png, reader.info);
+    image.height = static_cast<int>(png_get_image_height(png, reader.info));
+    image.width = static_cast<int>(png_get_image_width(png, reader.info));
+    stored = png_get_rowbytes(png, reader.info) * static_cast<std::size_t>(image.height);
+    image.channels = prepare(png, reader.info, wide);
+    return true;
+}
+
+bool decodeSamples(Reader& reader, Decoded& image, std::vector<png_bytep>& rows) {
+    png_structp const png = reader.png;
+    if (setjmp(png_jmpbuf(png))) return false;
     png_read_image(png, rows.data());
-    png_read_end(png, info);
+    png_read_end(png, reader.info);
     png_bytep exif = nullptr;
     png_uint_32 count = 0;
-    if (png_get_eXIf_1(png, info, &count, &exif)) image.exif.assign(exif, exif + count);
+    if (png_get_eXIf_1(png, reader.info, &count, &exif)) image.exif.assign(exif, exif + count);
     return true;
 }
 
@@ -80,16 +123,21 @@ void layOnWhite(Decoded& image) {
 } // namespace
 
 Decoded decodePng(Bytes const& file, std::string const& path) {
-    Source source{file, 0, ""};
+    if (file.size() < 8) throw damaged(path, "it ends in its signature.");
+    checkChunks(file, path);
+    Source source{file, 0, {}};
     Decoded image;
-    std::vector<png_bytep> rows;
+    std::size_t stored = 0; // bytes of the samples before they were packed
     bool wide = false;
-    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, fail, ignore);
-    png_infop info = png ? png_create_info_struct(png) : nullptr;
-    if (info) png_set_read_fn(png, &source, read);
-    bool const read = info && decode(png, info, image, rows, wide);
-    png_destroy_read_struct(&png, &info, nullptr);
-    if (!read) throw damaged(path, source.error);
+    Reader reader(source);
+    if (!decodeHeader(reader, image, stored, wide)) throw damaged(path, source.error);
+    auto const height = static_cast<std::size_t>(image.height);
+    checkSize(path, height, static_cast<std::size_t>(image.width), stored, file.size(), kRatio);
+    std::size_t const row = png_get_rowbytes(reader.png, reader.info);
+    image.bytes.resize(row * height);
+    std::vector<png_bytep> rows(height);
+    for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = image.bytes.data() + y * row;
+    if (!decodeSamples(reader, image, rows)) throw damaged(path, source.error);
     if (wide) {
         image.words.resize(image.bytes.size() / 2);
         std::memcpy(image.words.data(), image.bytes.data(), image.bytes.size());

@@ -4,27 +4,8 @@
 
 #include <cstring>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 
 namespace {
-
-// Binary PGM (P5) or PPM (P6) with 8 bits a sample: a header of four words, one blank, the samples.
-Decoded decodePnm(Bytes const& file, std::string const& path) {
-    std::istringstream text(std::string(file.begin(), file.end()));
-    std::string magic;
-    Decoded image;
-    int largest = 0;
-    text >> magic >> image.width >> image.height >> largest;
-    image.channels = magic == "P6" ? 3 : 1;
-    if (!text || image.width < 1 || image.height < 1 || largest != 255)
-        throw damaged(path, "its header is not of a PGM or PPM with 8 bits a sample and no comment.");
-    std::size_t const count = infsa::elements({image.height, image.width, image.channels});
-    auto const start = static_cast<std::size_t>(text.tellg()) + 1;
-    if (file.size() < start || file.size() - start < count) throw damaged(path, "it ends before its samples do.");
-    image.bytes.assign(file.data() + start, file.data() + start + count);
-    return image;
-}
 
 bool starts(Bytes const& file, char const* magic) {
     return file.size() >= std::strlen(magic) && !std::memcmp(file.data(), magic, std::strlen(magic));
@@ -38,6 +19,10 @@ Decoded decode(Bytes const& file, std::string const& path) {
         "give PNG, JPEG, PGM or PPM.");
 }
 
+infsa::Error tooLarge(std::string const& path, std::string const& why) {
+    return {infsa::Kind::model, path + " is too large.", why, "make the image smaller, or raise the limit in formats.h."};
+}
+
 } // namespace
 
 infsa::Error damaged(std::string const& path, std::string const& why) {
@@ -49,16 +34,36 @@ infsa::Error notBuilt(std::string const& path, std::string const& library) {
         "install it and build again, or convert the image to PPM."};
 }
 
-infsa::Picture readImage(std::string const& path) {
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream)
-        throw infsa::Error(infsa::Kind::model, path + " does not exist.", "", "check the path of the image.");
-    Bytes const file{std::istreambuf_iterator<char>(stream), {}};
-    if (file.empty())
-        throw infsa::Error(infsa::Kind::model, path + " is empty.", "the file has no bytes.", "copy the image again.");
+void checkSize(std::string const& path, std::size_t height, std::size_t width, std::size_t samples, std::size_t bytes,
+    std::size_t ratio) {
+    if (height == 0 || width == 0) throw damaged(path, "it has no pixels.");
+    if (height > kMostPixels / width)
+        throw tooLarge(path,
+            "it is " + std::to_string(height) + " x " + std::to_string(width) + " pixels, of " +
+                std::to_string(kMostPixels) + " that are read.");
+    if (samples / ratio > bytes) throw damaged(path, "it ends before its samples do.");
+}
+
+infsa::Picture decodePicture(Bytes const& file, std::string const& path) {
     Decoded const image = decode(file, path);
     infsa::Picture picture = image.words.empty()
         ? infsa::Picture::fromBytes(image.bytes.data(), image.height, image.width, image.channels)
         : infsa::Picture::fromWords(image.words.data(), image.height, image.width, image.channels);
     return upright(std::move(picture), orientationOf(image.exif));
+}
+
+infsa::Picture readImage(std::string const& path) {
+    std::ifstream stream(path, std::ios::binary | std::ios::ate);
+    if (!stream)
+        throw infsa::Error(infsa::Kind::model, path + " does not exist.", "", "check the path of the image.");
+    auto const end = static_cast<std::streamoff>(stream.tellg());
+    if (end == 0)
+        throw infsa::Error(infsa::Kind::model, path + " is empty.", "the file has no bytes.", "copy the image again.");
+    if (end < 0) throw damaged(path, "it is no file that can be read.");
+    if (static_cast<std::size_t>(end) > kMostBytes)
+        throw tooLarge(path, "it has " + std::to_string(end) + " bytes, of " + std::to_string(kMostBytes) + " that are read.");
+    Bytes file(static_cast<std::size_t>(end));
+    stream.seekg(0);
+    if (!stream.read(reinterpret_cast<char*>(file.data()), end)) throw damaged(path, "it cannot be read.");
+    return decodePicture(file, path);
 }

@@ -2,7 +2,7 @@
 #include "loaded.h"
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
 
 namespace infsa {
 namespace {
@@ -19,8 +19,10 @@ Profile const& find(std::vector<Profile> const& profiles, std::string const& nam
         "use one of these.");
 }
 
+// The rank is the profile's, which the schema of the sidecar keeps to MAX_DIMS.
 nvinfer1::Dims dims(Shape const& shape) {
     nvinfer1::Dims made{};
+    if (shape.size() > std::size(made.d)) throw std::logic_error("a tensor of rank " + std::to_string(shape.size()));
     made.nbDims = static_cast<std::int32_t>(shape.size());
     std::copy(shape.begin(), shape.end(), made.d);
     return made;

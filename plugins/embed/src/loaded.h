@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace infsa {
 
@@ -41,8 +42,8 @@ public:
     Error failure(std::string const& problem) const;
 
 private:
-    void deserialize(std::filesystem::path const& plan);
-    void loadPlugins(std::filesystem::path const& plan, std::filesystem::path library);
+    void deserialize(std::filesystem::path const& plan, std::vector<char> const& bytes);
+    void loadPlugins(std::filesystem::path const& plan, EngineOptions const& options);
 
     Record mRecord;
     Messages mMessages; // outlives the runtime, and the runtime the engine

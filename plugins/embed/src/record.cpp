@@ -1,40 +1,34 @@
 #include <infsa/record.h>
 
+#include "files.h"
+#include "record_files.h"
+#include "schema.h"
 #include "sha256.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <fstream>
-#include <set>
 #include <sstream>
 
 namespace infsa {
 namespace {
 
-using Json = nlohmann::ordered_json; // inputs and outputs stand in the order of the model
 using std::filesystem::path;
 
 constexpr char kBuildAgain[] = "build it again with infsa-deploy build-engine.";
 constexpr int kAmpere = 80;
+constexpr int kCudaMachine = 190; // EM_CUDA of an ELF header
 
 template <typename Value>
 std::optional<Value> maybe(Json const& object, char const* key) {
-    Json const& value = object.at(key);
-    return value.is_null() ? std::nullopt : std::optional<Value>(value.get<Value>());
-}
-
-// A record of a later version may hold what this one does not know how to heed.
-void checkKeys(Json const& object, std::set<std::string> const& known) {
-    for (auto const& [key, value] : object.items())
-        if (!known.count(key)) throw std::invalid_argument("unknown entry '" + key + "'");
+    auto const found = object.find(key);
+    if (found == object.end() || found->is_null()) return std::nullopt;
+    return found->get<Value>();
 }
 
 Type typeNamed(std::string const& text) {
     for (Type type : {Type::float32, Type::float16, Type::bfloat16, Type::int8, Type::int32, Type::int64, Type::uint8,
              Type::boolean})
         if (text == name(type)) return type;
-    throw std::invalid_argument("unknown type '" + text + "'");
+    throw std::logic_error("the schema has a type that is not known here: " + text);
 }
 
 std::vector<Profile> profiles(Json const& tensors) {
@@ -43,28 +37,18 @@ std::vector<Profile> profiles(Json const& tensors) {
         Profile profile{key, typeNamed(value.at("dtype")), value.at("shape"), {}, {}};
         profile.minimum = maybe<Shape>(value, "minimum").value_or(Shape{});
         profile.maximum = maybe<Shape>(value, "maximum").value_or(Shape{});
-        for (Shape const* bound : {&profile.minimum, &profile.maximum})
-            if (!bound->empty() && bound->size() != profile.shape.size())
-                throw std::invalid_argument("the shapes of '" + key + "' have different ranks");
         found.push_back(std::move(profile));
     }
     return found;
 }
 
 ImageSpec imageSpec(Json const& image) {
-    ImageSpec spec{image.at("channels"), image.at("height"), image.at("width"), image.at("mean"), image.at("std"),
-        image.at("crop_fraction"), maybe<int>(image, "multiple_of")};
-    auto const channels = static_cast<std::size_t>(spec.channels);
-    if (spec.channels < 1 || spec.height < 1 || spec.width < 1 || spec.mean.size() != channels ||
-        spec.std.size() != channels || !(spec.cropFraction > 0) || spec.multipleOf.value_or(1) < 1)
-        throw std::invalid_argument("the image input is impossible: " + image.dump());
-    return spec;
+    return {image.at("channels"), image.at("height"), image.at("width"), image.at("mean"), image.at("std"),
+        maybe<double>(image, "crop_fraction").value_or(1), maybe<int>(image, "multiple_of")};
 }
 
-Record parsed(Json const& json) {
-    checkKeys(json, {"tool_version", "flavour", "flavour_version", "targets", "built_on", "engine_sha256", "engine_bytes",
-        "onnx", "onnx_sha256", "inputs", "outputs", "precision", "plugins", "options", "timing_cache_sha256", "build_s",
-        "activation_bytes_predicted", "activation_bytes", "metadata"});
+// Nothing is narrowed here: the schema's limits are within the types of a Record.
+Record recordOf(Json const& json) {
     Record record;
     record.flavour = json.at("flavour");
     record.flavourVersion = json.at("flavour_version");
@@ -114,6 +98,8 @@ bool compatible(Record const& record, std::string const& version) {
 
 } // namespace
 
+Record parseRecord(std::string const& sidecar) { return recordOf(parseSidecar(sidecar)); }
+
 Record readRecord(path const& engine) {
     path const sidecar = engine.string() + ".json";
     if (!std::filesystem::is_regular_file(engine))
@@ -125,22 +111,40 @@ Record readRecord(path const& engine) {
             file + " is not beside it; a plan alone does not say what it is or where it runs.",
             "copy " + file + " along with the engine, or " + kBuildAgain);
     try {
-        return parsed(Json::parse(std::ifstream(sidecar)));
-    } catch (std::exception const& error) {
+        return parseRecord(readText(sidecar, largestSidecar()));
+    } catch (std::invalid_argument const& error) {
         throw Error(Kind::model, sidecar.string() + " cannot be read.", error.what(), kBuildAgain);
     }
 }
 
-void checkFile(path const& engine, Record const& record) {
-    auto const size = std::filesystem::file_size(engine);
+std::vector<char> readPlan(path const& engine, Record const& record) {
+    auto const size = sizeOf(engine);
     if (size < record.engineBytes)
         throw Error(Kind::model, engine.string() + " is truncated.",
             "it has " + withCommas(size) + " bytes; the sidecar records " + withCommas(record.engineBytes) + ".",
             std::string("copy it again, or ") + kBuildAgain);
-    if (size != record.engineBytes || sha256(engine) != record.engineSha256)
+    std::vector<char> bytes;
+    if (size == record.engineBytes) bytes = readBytes(engine, size);
+    if (bytes.empty() || sha256(bytes.data(), bytes.size()) != record.engineSha256)
         throw Error(Kind::model, engine.string() + " is not the engine its sidecar describes.", "its hash is another.",
             std::string("copy both files again, or ") + kBuildAgain);
+    return bytes;
 }
+
+bool holdsHostCode(std::vector<char> const& plan) {
+    constexpr char magic[] = {0x7f, 'E', 'L', 'F'};
+    auto at = std::search(plan.begin(), plan.end(), std::begin(magic), std::end(magic));
+    while (plan.end() - at >= 20) {
+        // 32 or 64 bits, the byte order, version 1: weights may hold the magic alone by chance
+        bool const header = (at[4] == 1 || at[4] == 2) && (at[5] == 1 || at[5] == 2) && at[6] == 1;
+        auto const machine = static_cast<unsigned char>(at[18]) | static_cast<unsigned char>(at[19]) << 8;
+        if (header && machine != kCudaMachine) return true;
+        at = std::search(at + 1, plan.end(), std::begin(magic), std::end(magic));
+    }
+    return false;
+}
+
+void checkFile(path const& engine, Record const& record) { readPlan(engine, record); }
 
 void checkHost(path const& engine, Record const& record, std::string const& gpu, std::string const& sm,
     std::string const& version) {
@@ -160,7 +164,8 @@ void checkHost(path const& engine, Record const& record, std::string const& gpu,
 }
 
 void checkPlugins(path const& engine, Record const& record, path const& library) {
-    if (record.plugins.sha256 && sha256(library) == *record.plugins.sha256) return;
+    auto const bytes = readBytes(library, sizeOf(library));
+    if (sha256(bytes.data(), bytes.size()) == record.plugins.sha256) return;
     throw Error(Kind::host,
         engine.string() + " was built with another plugin library than " + library.string() + ".",
         "the sidecar records " + record.plugins.library.value_or("None") + " with SHA-256 " +

@@ -1,13 +1,9 @@
 #include "sha256.h"
 
-#include <infsa/error.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
-#include <vector>
 
 namespace infsa {
 namespace {
@@ -58,27 +54,18 @@ void absorb(Words& state, unsigned char const* block) {
 
 } // namespace
 
-std::string sha256(std::filesystem::path const& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::vector<unsigned char> buffer(1 << 20);
+std::string sha256(void const* data, std::size_t size) {
+    auto const* bytes = static_cast<unsigned char const*>(data);
     Words state = rootsOfPrimes<8>(2);
-    std::uint64_t total = 0;
-    std::size_t rest = 0;
-    while (file) {
-        file.read(reinterpret_cast<char*>(buffer.data()), static_cast<std::streamsize>(buffer.size()));
-        auto const count = static_cast<std::size_t>(file.gcount());
-        total += count;
-        rest = count % kBlock;
-        for (std::size_t at = 0; at + kBlock <= count; at += kBlock) absorb(state, buffer.data() + at);
-        std::copy_n(buffer.data() + count - rest, rest, buffer.data());
-    }
-    if (!file.eof() || file.bad()) throw Error(Kind::model, path.string() + " cannot be read.", "", "check the file.");
+    std::size_t const rest = size % kBlock;
+    for (std::size_t at = 0; at + kBlock <= size; at += kBlock) absorb(state, bytes + at);
     std::array<unsigned char, 2 * kBlock> last{};
-    std::copy_n(buffer.data(), rest, last.data());
+    std::copy_n(bytes + (size - rest), rest, last.data());
     last[rest] = 0x80;
-    std::size_t const size = rest < kBlock - 8 ? kBlock : 2 * kBlock;
-    for (int i = 0; i < 8; ++i) last[size - 1 - i] = static_cast<unsigned char>(total * 8 >> 8 * i);
-    for (std::size_t at = 0; at < size; at += kBlock) absorb(state, last.data() + at);
+    std::size_t const padded = rest < kBlock - 8 ? kBlock : 2 * kBlock;
+    std::uint64_t const bits = std::uint64_t{size} * 8;
+    for (std::size_t i = 0; i < 8; ++i) last[padded - 1 - i] = static_cast<unsigned char>(bits >> 8 * i);
+    for (std::size_t at = 0; at < padded; at += kBlock) absorb(state, last.data() + at);
     std::string text;
     for (auto word : state)
         for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <filesystem>
+#include <cstddef>
 #include <string>
 
 namespace infsa {
 
-// SHA-256 of a file's bytes (FIPS 180-4), in hexadecimal. Throws Error (model) where it cannot be read.
-std::string sha256(std::filesystem::path const& file);
+// SHA-256 of `size` bytes (FIPS 180-4), in hexadecimal.
+std::string sha256(void const* data, std::size_t size);
 
 } // namespace infsa

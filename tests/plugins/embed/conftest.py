@@ -14,9 +14,10 @@ import headers
 import pytest
 
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import PrecisionFound, TensorProfile
 from infsa_deploy.files import sha256
-from infsa_deploy.records import ImageSpec, to_json
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import PrecisionFound, TensorProfile
+from infsa_deploy.records.model import ImageSpec
 from tests.engine_record import RECORD as FP16_RECORD
 from tests.plugins.embed.stubs import write_stubs
 
@@ -129,14 +130,16 @@ def probe(installed, tmp_path_factory) -> Callable[..., subprocess.CompletedProc
     """Run the consumer's program, which found the installed library by find_package: probe("load", engine)."""
     programs: dict[str, Path] = {}
 
-    def run(*words: object, sanitizer: str = "asan", on: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: object, sanitizer: str = "asan", on: Path | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         if sanitizer not in programs:
             folder = tmp_path_factory.mktemp(f"consumer_{sanitizer}")
             flags = sanitized(sanitizer)
             source = shutil.copytree(HERE / "consumer", folder / "source")
             configure_and_build(source, folder / "build", f"-DCMAKE_PREFIX_PATH={installed(sanitizer)}", *flags)
             programs[sanitizer] = folder / "build" / "probe"
-        result = execute(programs[sanitizer], *words, on=on)
+        result = execute(programs[sanitizer], *words, on=on, **more)
         assert result.returncode == 0, result.stdout + result.stderr
         return result
 

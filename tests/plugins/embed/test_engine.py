@@ -2,7 +2,7 @@
 
 The library is the one that is installed, compiled against TensorRT's headers; the loader finds the stand-ins first.
 The stand-in driver runs a stream's work when it is synchronised, refuses calls without a context, and counts what is
-alive, which has to be nothing at the end of each program.
+alive, and contexts pushed and not popped, which has to be nothing at the end of each program.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from infsa_deploy.engine import driver, sidecar
-from infsa_deploy.engine_records import Gpu, PluginUse
 from infsa_deploy.errors import DeployError
 from infsa_deploy.files import sha256
-from infsa_deploy.runtime.trt import check_profile
+from infsa_deploy.records.codec import to_json
+from infsa_deploy.records.engine import Gpu, PluginUse
+from infsa_deploy.runtime.sessions.trt import check_profile
 from tests.plugins.embed.conftest import RECORD, VERSION, execute, reports
 
 NO_WASTE = "alive 0"
@@ -116,6 +117,14 @@ def test_what_a_caller_gets_wrong(probe, stand_ins, engine, batches):
     assert result.stdout.splitlines()[-1] == NO_WASTE
 
 
+def test_a_graph_that_cannot_be_captured_is_freed(probe, stand_ins, engine, batches):
+    (path,), _ = batches(1)
+    result = probe("capture", engine("no-capture"), path, on=stand_ins)
+    ((code, text),) = reports(result.stdout)
+    assert (code, text.splitlines()[0]) == (3, "the engine cannot be captured as a CUDA graph.")
+    assert result.stdout.splitlines()[-1] == NO_WASTE
+
+
 def sentence(function, *arguments) -> tuple[int, str]:
     """Exit code and text of what the Python side raises."""
     with pytest.raises(DeployError) as failed:
@@ -158,10 +167,70 @@ def test_plans_that_do_not_load(probe, stand_ins, engine):
     assert (code, text.splitlines()[:2]) == (3, ["the engine cannot be run.", "  why: no room for activations"])
 
 
-def test_plugins_in_the_plan_need_leave_to_run_and_no_library(probe, stand_ins, engine):
-    within = PluginUse("plugins", "lib.so", "0" * 64, True, {}, "engine")
-    assert reports(probe("load", engine("host-code", plugins=within), on=stand_ins).stdout) == [(0, "")]
-    assert reports(probe("load", engine("host-code"), on=stand_ins).stdout)[0][0] == 3
+WITHIN = PluginUse("plugins", "lib.so", "0" * 64, True, {}, "engine")
+PORTABLE = {"version_compatible": True}
+
+
+@pytest.mark.parametrize("changes", [{"plugins": WITHIN}, {"options": PORTABLE}], ids=["embedded", "portable"])
+def test_code_in_the_plan_runs_where_the_caller_trusts_it(probe, stand_ins, engine, changes):
+    """The hash in the sidecar is right in each case: it proves nothing of who wrote the two files."""
+    path = engine("host-code", **changes)
+    ((code, text),) = reports(probe("load", path, on=stand_ins).stdout)
+    assert (code, text.splitlines()[0]) == (2, f"{path} holds code that runs on the processor.")
+    for trust in (("allow",), ("trust", sha256(path)), ("trust", "0" * 64, "trust", sha256(path).upper())):
+        assert reports(probe("load", path, *trust, on=stand_ins).stdout) == [(0, "")]
+    for trust in (("trust", "0" * 64), ("trust", "0" * 64, "allow"), ("trust", "")):
+        ((code, text),) = reports(probe("load", path, *trust, on=stand_ins).stdout)
+        assert (code, text.splitlines()[0]) == (4, f"{path} is not among the files that are trusted.")
+
+
+def test_code_that_the_sidecar_does_not_tell_of_does_not_run(probe, stand_ins, engine):
+    """TensorRT is not allowed to run it, whatever the caller allows."""
+    assert reports(probe("load", engine("host-code"), "allow", on=stand_ins).stdout)[0][0] == 3
+
+
+@pytest.mark.parametrize(("machine", "code"), [("\x3e", 2), ("\xb7", 2), ("\xbe", 0)], ids=["x86", "Arm", "CUDA"])
+def test_a_plan_is_searched_for_code(probe, stand_ins, engine, machine, code):
+    """The sidecar hides that the plan holds a library; code for GPUs, of which plans are full, is none."""
+    path, header = engine(), b"\x7fELF\2\1\1" + bytes(9) + b"\3\0" + machine.encode("latin-1") + bytes(40)
+    path.write_bytes(b"a plan \x7fELF" + header)
+    record = replace(RECORD, engine_sha256=sha256(path), engine_bytes=path.stat().st_size)
+    sidecar.sidecar_path(path).write_text(to_json(record))
+    assert [found[0] for found in reports(probe("load", path, on=stand_ins).stdout)] == [code]
+    assert reports(probe("load", path, "allow", on=stand_ins).stdout) == [(0, "")]
+
+
+def test_a_hash_that_is_given_is_heeded_without_code_too(probe, stand_ins, engine):
+    path = engine()
+    assert reports(probe("load", path, "trust", sha256(path), on=stand_ins).stdout) == [(0, "")]
+    assert reports(probe("load", path, "trust", "0" * 64, on=stand_ins).stdout)[0][0] == 4
+
+
+def test_a_library_beside_the_plan_needs_trust_as_code_in_it(probe, stand_ins, engine, tmp_path):
+    library = tmp_path / "lib.so"
+    library.write_bytes(b"a library")
+    path = engine("plugins", plugins=PluginUse("plugins", "lib.so", sha256(library), False, {}, "engine"))
+    ((code, text),) = reports(probe("load", path, on=stand_ins).stdout)
+    assert (code, text.splitlines()[0]) == (2, f"{library} holds code that runs on the processor.")
+    both = ("trust", sha256(path), "trust", sha256(library))
+    for trust in (("allow",), both, ("library", library)):
+        assert reports(probe("load", path, *trust, on=stand_ins).stdout) == [(0, "")]
+    ((code, text),) = reports(probe("load", path, "trust", sha256(path), on=stand_ins).stdout)
+    assert (code, text.splitlines()[0]) == (4, f"{library} is not among the files that are trusted.")
+
+
+@pytest.mark.parametrize("name", ["../evil.so", "/tmp/evil.so", "lib/evil.so"])
+def test_no_library_is_loaded_from_another_folder(probe, stand_ins, engine, tmp_path, name):
+    """The library is there, with the recorded hash, and the caller allows code: the name alone is refused."""
+    place = tmp_path / "engines"
+    (place / "lib").mkdir(parents=True)
+    evil = place / name if not name.startswith("/") else tmp_path / "evil.so"
+    evil.write_bytes(b"a library")
+    named = str(evil) if name.startswith("/") else name
+    path = engine("plugins", "engines/m.engine", plugins=PluginUse("plugins", named, sha256(evil), False, {}, "engine"))
+    ((code, text),) = reports(probe("load", path, "allow", on=stand_ins).stdout)
+    assert code == 4
+    assert f'plugins.library is "{named}"'[:60] in text
 
 
 def test_plugins_beside_the_plan_must_be_those_of_the_build(probe, stand_ins, engine, tmp_path):
@@ -170,17 +239,25 @@ def test_plugins_beside_the_plan_must_be_those_of_the_build(probe, stand_ins, en
         path.write_bytes(b"a library")
     beside = PluginUse("plugins", "lib.so", sha256(library), False, {}, "engine")
     path = engine("plugins", plugins=beside)
-    assert reports(probe("load", path, on=stand_ins).stdout) == [(0, "")]
-    portable = engine("host-code plugins", "portable.engine", plugins=beside, options={"version_compatible": True})
-    assert reports(probe("load", portable, on=stand_ins).stdout) == [(0, "")]
-    ((code, text),) = reports(probe("load", path, broken, on=stand_ins).stdout)
+    portable = engine("host-code plugins", "portable.engine", plugins=beside, options=PORTABLE)
+    assert reports(probe("load", portable, "allow", on=stand_ins).stdout) == [(0, "")]
+    ((code, text),) = reports(probe("load", path, "library", broken, on=stand_ins).stdout)
     assert (code, text.splitlines()[0]) == (3, f"{broken} does not load.")
     library.write_bytes(b"another library")
-    found = reports(probe("load", path, on=stand_ins).stdout)
+    found = reports(probe("load", path, "allow", on=stand_ins).stdout)
     assert found == [sentence(sidecar.check_plugins, path, sidecar.read_sidecar(path), library)]
     library.unlink()
     ((code, text),) = reports(probe("load", path, on=stand_ins).stdout)
     assert (code, text.splitlines()[0]) == (3, f"plugin library {library} does not exist.")
+
+
+def test_the_plan_that_is_checked_is_the_plan_that_is_loaded(probe, stand_ins, engine, tmp_path):
+    """The stand-in driver exchanges the plan at its first call, which comes after the check and before the load."""
+    path, other = engine("a plan"), tmp_path / "other"
+    other.write_text("refused")
+    exchange = {"STAND_IN_EXCHANGE": f"{other}:{path}"}
+    assert reports(probe("load", path, on=stand_ins, **exchange).stdout) == [(0, "")]
+    assert path.read_text() == "refused"
 
 
 def test_sanitizers_are_on(probe, installed):

@@ -13,10 +13,10 @@ import pytest
 from infsa_deploy.config import EngineConfig
 from infsa_deploy.engine import driver
 from infsa_deploy.engine.build import Listener, build_engine
-from infsa_deploy.engine_records import TensorProfile
-from infsa_deploy.records import ImageSpec
+from infsa_deploy.records.engine import TensorProfile
+from infsa_deploy.records.model import ImageSpec
 from infsa_deploy.runtime.classify import name_classes
-from infsa_deploy.runtime.images import preprocess, read_image
+from infsa_deploy.runtime.pictures.preprocess import preprocess, read_image
 from tests.plugins.embed.conftest import RECORD, ROOT, command, configure_and_build, execute
 from tests.plugins.embed.pictures import twenty
 

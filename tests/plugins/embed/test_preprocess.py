@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.images import preprocess, read_image
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.pictures.preprocess import preprocess, read_image
 from tests.plugins.embed.conftest import execute, reports
 from tests.plugins.embed.pictures import twenty
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from infsa_deploy.engine import sidecar
 from infsa_deploy.engine.sidecar import sidecar_path
-from infsa_deploy.engine_records import Gpu, PluginUse, TensorProfile
 from infsa_deploy.errors import DeployError
-from infsa_deploy.records import ImageSpec
-from infsa_deploy.runtime.trt import _metadata
+from infsa_deploy.records.engine import Gpu, PluginUse, TensorProfile
+from infsa_deploy.records.model import ImageSpec
+from infsa_deploy.runtime.sessions.trt import _metadata
 from tests.plugins.embed.conftest import RECORD, execute, reports
+from tests.sidecar_cases import damaged, odd
 
 
 def outcome(function, *arguments) -> tuple[int, str]:
@@ -60,46 +62,76 @@ def test_damaged_files_in_pythons_words(probe, engine, tmp_path):
 
 
 def test_hashes_of_every_length_of_the_last_block(probe, engine):
-    """SHA-256 pads to blocks of 64 bytes; files of 0 to 130 bytes, and two around the reader's own block."""
-    sizes = [*range(131), (1 << 20) - 1, (1 << 20) + 65]
+    """SHA-256 pads to blocks of 64 bytes; files of 1 to 130 bytes, and two of a megabyte."""
+    sizes = [*range(1, 131), (1 << 20) - 1, (1 << 20) + 65]
     paths = [engine("abcdefg" * (size // 7) + "." * (size % 7), f"{size}.engine") for size in sizes]
     assert reports(probe("record", *paths).stdout) == [(0, "")] * len(paths)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda record: record | {"invented": 1},
-        lambda record: {key: value for key, value in record.items() if key != "targets"},
-        lambda record: record | {"targets": "sm80"},
-        lambda record: record | {"inputs": {"image": {"dtype": "float8", "shape": [1]}}},
-        lambda record: [record],
-        lambda record: None,
-    ],
-    ids=["from the future", "incomplete", "another type", "unknown type", "a list", "null"],
-)
-def test_sidecars_that_cannot_be_read(probe, engine, change):
-    """The reason is the JSON library's own; the rest is Python's sentence."""
-    path = engine()
-    record = json.loads(sidecar_path(path).read_text())
-    sidecar_path(path).write_text(json.dumps(change(record)))
-    ((code, text),) = reports(probe("record", path).stdout)
-    assert code == 4
-    assert text.splitlines()[0] == f"{sidecar_path(path)} cannot be read."
-    assert text.splitlines()[-1] == f"  fix: {sidecar.BUILD_AGAIN}"
-    sidecar_path(path).write_text("no JSON")
-    assert reports(probe("record", path).stdout)[0][0] == 4
+def read_all(probe, good: Path, sidecars: Mapping[str, bytes]) -> dict[str, tuple[int, str]]:
+    """What reading the engine `good` says with each of the sidecars, by their names: exit code and error."""
+    paths = [good.with_name(f"{index}.engine") for index in range(len(sidecars))]
+    for path, content in zip(paths, sidecars.values(), strict=True):
+        path.write_bytes(good.read_bytes())
+        sidecar_path(path).write_bytes(content)
+    found = reports(probe("record", *paths).stdout)
+    return dict(zip(sidecars, found, strict=True))
 
 
-@pytest.mark.parametrize("image", [{"mean": [0.5]}, {"height": 0}, {"crop_fraction": 0}, {"multiple_of": 0}])
-def test_image_inputs_that_are_impossible(probe, engine, image):
+def test_sidecars_that_are_refused(probe, engine):
+    """The reasons are C++'s own; the rest is Python's sentence."""
     path = engine()
-    record = json.loads(sidecar_path(path).read_text())
-    record["metadata"]["image"] |= image
-    sidecar_path(path).write_text(json.dumps(record))
-    ((code, text),) = reports(probe("record", path).stdout)
-    assert code == 4
-    assert "the image input is impossible" in text
+    text = sidecar_path(path).read_text()
+    cases = damaged(text)
+    assert text.encode() not in cases.values()
+    for name, (code, error) in read_all(probe, path, cases).items():
+        assert code == 4, name
+        assert error.splitlines()[0].endswith(".engine.json cannot be read."), name
+        assert error.splitlines()[-1] == f"  fix: {sidecar.BUILD_AGAIN}", name
+
+
+def test_reasons_say_where_and_what(probe, engine):
+    """One of each kind of rule, so that no case above is refused for another reason than its own."""
+    path = engine()
+    reasons = {
+        "height 3.9": 'metadata.image.height is 3.9, not of type "integer"',
+        "height True": 'metadata.image.height is true, not of type "integer"',
+        "height 4294967299": "metadata.image.height is 4294967299, not at most 1048576",
+        "library '../evil.so'": 'plugins.library is "../evil.so", not a bare file name',
+        "version '1.7\\n'": "a string holds a control character",
+        "version 'abc'": 'flavour_version is "abc", not of the form ^[0-9]',
+        f"hash {'G' * 64!r}": f'engine_sha256 is "{"G" * 59}..., not of the form ^[0-9a-f]',
+        "a rank of 9": "inputs.image.shape is [1,1,1,1,1,1,1,1,1], not of at most 8 entries",
+        "a rank of 100,000": f"inputs.image.shape is [{'1,' * 29}1..., not of at most 8 entries",
+        "bounds of another rank": "the shapes of 'image' have different ranks",
+        "no bounds for a free size": "the shapes of 'image' have one bound without another",
+        "no bounds at all": "the shapes of 'image' leave a size free without bounds",
+        "a bound that is not the fixed size": "the shapes of 'image' have bounds beside a fixed size",
+        "a batch of 2^21": "the largest batch of 'image' is above 1048576",
+        "too many elements": "'image' has more elements than 17179869184",
+        "too many pixels": "the image input has more pixels than 2147483647",
+        "too few logits": "the logits are [-1,2] for 5 classes",
+        "std [0.5]": "the image input has not one mean and std a channel",
+        "plugins without a library": "plugins.library does not go with the mode plugins",
+        "embedded without plugins": "plugins are embedded that are not used",
+        "an object with 20,000 keys": "an object has more than 16384 keys",
+        "a key twice": "key 'flavour' stands twice",
+        "nested 200,000 deep": "it is nested more than 32 deep",
+        "larger than 16 MiB": "it is larger than 16777216 bytes",
+        "a byte-order mark": "it begins with a byte-order mark",
+        "an unknown entry of the image": "unknown entry 'metadata.image.invented'",
+        "no targets": 'it has no entry "targets"',
+    }
+    cases = {name: content for name, content in damaged(sidecar_path(path).read_text()).items() if name in reasons}
+    for name, (_, error) in read_all(probe, path, cases).items():
+        assert f"  why: {reasons.pop(name)}" in error, (name, error)
+    assert not reasons
+
+
+def test_sidecars_that_look_odd_are_read(probe, engine):
+    path = engine()
+    found = read_all(probe, path, odd(sidecar_path(path).read_text()))
+    assert all(answer == (0, "") for answer in found.values()), found
 
 
 @pytest.mark.parametrize(

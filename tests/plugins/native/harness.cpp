@@ -207,13 +207,21 @@ void* harnessRevive(void* plugin) {
     return creatorOf(core->getPluginName())->createPlugin("node", &collection, TensorRTPhase::kRUNTIME);
 }
 
-// Bit k of the result: the k-th of the types float32, float16, bfloat16, int32 is offered when the node has `type`.
-int harnessOffered(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+void* harnessClone(void* plugin) { return static_cast<IPluginV3*>(plugin)->clone(); }
+
+// Tells the plugin that its node's inputs are of `type`; 0 where it gives the same type as output.
+int harnessTell(void* plugin, int type, int inputs, int outputs) {
     auto* build = capability<IPluginV3OneBuild>(plugin, PluginCapabilityType::kBUILD);
     std::vector<DataType> types(inputs, static_cast<DataType>(type)), given(outputs);
     if (build->getOutputDataTypes(given.data(), outputs, types.data(), inputs)) return -1;
     for (auto each : given)
         if (each != types[0]) return -2;
+    return 0;
+}
+
+// Bit k of the result: the k-th of the types float32, float16, bfloat16, int32 is offered at a position.
+int harnessOffered(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+    auto* build = capability<IPluginV3OneBuild>(plugin, PluginCapabilityType::kBUILD);
     int offered = 0, bit = 0;
     for (auto candidate : {DataType::kFLOAT, DataType::kHALF, DataType::kBF16, DataType::kINT32}) {
         auto descs = dynamicDescs(type, tensors, inputs + outputs);
@@ -265,6 +273,18 @@ int harnessEnqueue(void* plugin, int type, Tensor const* tensors, int inputs, in
         messages += error.what();
         return 300;
     }
+}
+
+// An enqueue with addresses that nobody may touch, one of them (inputs, outputs, workspace) not aligned; its code.
+int harnessMisaligned(void* plugin, int type, Tensor const* tensors, int inputs, int outputs, int position) {
+    std::vector<PluginTensorDesc> descs(inputs + outputs);
+    std::vector<void*> data;
+    for (int i = 0; i <= inputs + outputs; ++i)
+        data.push_back(reinterpret_cast<void*>(4096L * (i + 1) + (i == position ? 8 : 0)));
+    for (int i = 0; i < inputs + outputs; ++i)
+        descs[i] = {dimsOf(tensors[i], tensors[i].dims), static_cast<DataType>(type), TensorFormat::kLINEAR, 1.F};
+    auto* runtime = capability<IPluginV3OneRuntime>(plugin, PluginCapabilityType::kRUNTIME);
+    return runtime->enqueue(descs.data(), descs.data() + inputs, data.data(), data.data() + inputs, data.back(), nullptr);
 }
 
 // An enqueue that must fail before it touches memory, where there is no driver to allocate any.

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 struct CUstream_st; // a CUstream or cudaStream_t is a pointer to it
 
@@ -20,6 +21,12 @@ using Tensors = std::map<std::string, Tensor>; // by name
 struct EngineOptions {
     // The plugin library, for a plan that does not hold it; default: the one of its name beside the engine.
     std::filesystem::path pluginLibrary;
+    // Plans that hold their plugin library, plans of several versions, and a library that lies beside the plan run code
+    // on the processor. They need one of these, since the hashes in the sidecar are as little signed as the plan:
+    // SHA-256 in hexadecimal, from a source you trust, of the plan and of a library beside it. Where any is given, no
+    // other file is loaded.
+    std::vector<std::string> trustedSha256;
+    bool allowHostCode = false; // whoever can write the engine's folder may run code in this process
     int device = 0; // GPU, as CUDA counts them
     // Told each message of TensorRT, with nvinfer1::ILogger::Severity as a number: 0 and 1 are errors, 2 a warning.
     // Called from any thread that loads or runs the engine.
@@ -30,7 +37,8 @@ struct EngineOptions {
 class INFSA_API Engine {
 public:
     // Loads the plan after checking it against its sidecar. Throws Error (model) where either is missing, damaged or
-    // not ours; Error (host) without a GPU, or for another GPU, version or plugin library than it was built with.
+    // not ours, or not trusted; Error (usage) where it runs code on the processor that the options do not allow; Error
+    // (host) without a GPU, or for another GPU, version or plugin library than it was built with.
     explicit Engine(std::filesystem::path const& plan, EngineOptions const& options = {});
 
     Record const& record() const noexcept;

@@ -45,7 +45,7 @@ struct Record {
     PluginUse plugins;
     bool versionCompatible = false, hardwareCompatible = false;
     std::optional<ImageSpec> image;
-    std::vector<std::string> classes; // in the order of the logits
+    std::vector<std::string> classes; // in the order of the logits; empty where the model does not classify
 };
 
 // The sidecar of `engine`. Throws Error (model) where either file is missing or the sidecar cannot be read.

@@ -149,6 +149,7 @@ void stream(Arguments const& a) {
         finish();
     }
     driverCall<int (*)(CUstream_st*)>("cuStreamDestroy_v2")(caller);
+    driverCall<int (*)(void**)>("cuCtxPopCurrent_v2")(&primary);
     driverCall<int (*)(int)>("cuDevicePrimaryCtxRelease_v2")(0);
 }
 
@@ -206,10 +207,20 @@ void misuse(Arguments const& a) {
     report([&] { context.run(good); });
 }
 
-// load ENGINE [LIBRARY]: the engine and a context, reported
+// capture ENGINE VALUES: a run that is to be captured, and cannot be, reported
+void capture(Arguments const& a) {
+    infsa::Engine const engine(a[0]);
+    report([&] { infsa::Context(engine, true).run(images(engine, floatsOf(a[1]))); });
+}
+
+// load ENGINE [allow | trust SHA256 | library PATH]...: the engine and a context, reported
 void load(Arguments const& a) {
     infsa::EngineOptions options;
-    if (a.size() > 1) options.pluginLibrary = a[1];
+    for (std::size_t i = 1; i < a.size(); ++i) {
+        if (a[i] == "allow") options.allowHostCode = true;
+        else if (a[i] == "trust") options.trustedSha256.push_back(a.at(++i));
+        else if (a[i] == "library") options.pluginLibrary = a.at(++i);
+    }
     report([&] { infsa::Context const context{infsa::Engine(a[0], options)}; });
 }
 
@@ -218,7 +229,7 @@ void load(Arguments const& a) {
 int main(int count, char** values) {
     std::map<std::string, void (*)(Arguments const&)> const commands{{"record", record}, {"show", show}, {"host", host},
         {"plugins", plugins}, {"preprocess", preprocess}, {"narrow", narrow}, {"run", run}, {"stream", stream},
-        {"threads", threads}, {"misuse", misuse}, {"load", load}};
+        {"threads", threads}, {"misuse", misuse}, {"capture", capture}, {"load", load}};
     commands.at(values[1])(Arguments(values + 2, values + count));
     bool const standIn = driverCall<void*>("standInAlive");
     if (standIn) std::cout << "alive " << alive() << "\n";

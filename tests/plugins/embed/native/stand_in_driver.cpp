@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -16,7 +17,7 @@ namespace {
 
 using Work = std::vector<std::function<void()>>;
 
-std::atomic<long> alive{0}, launches{0};
+std::atomic<long> alive{0}, launches{0}, pushed{0};
 std::mutex mutex;
 std::map<std::string, int> failing; // calls until the one that fails
 thread_local std::vector<CUcontext> contexts;
@@ -64,7 +65,8 @@ CUresult destroyed(Object* object) {
 
 extern "C" {
 
-long standInAlive() { return alive; }
+// What was made and not freed, and the contexts that were pushed and not popped.
+long standInAlive() { return alive + pushed; }
 long standInLaunches() { return launches; }
 void standInFail(char const* call, int at) { failing[call] = at; }
 int standInCapturing(CUstream stream) { return stream && of(stream)->capturing; }
@@ -72,7 +74,14 @@ void standInPush(CUstream stream, void (*run)(void*), void* argument) {
     push(stream, [=] { run(argument); });
 }
 
-CUresult cuInit(unsigned) { return std::getenv("STAND_IN_NO_GPU") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS; }
+CUresult cuInit(unsigned) {
+    if (char const* files = std::getenv("STAND_IN_EXCHANGE")) { // FROM:TO, renamed as somebody else might just now
+        std::string const both = files;
+        auto const colon = both.find(':');
+        if (std::rename(both.substr(0, colon).c_str(), both.substr(colon + 1).c_str())) std::abort();
+    }
+    return std::getenv("STAND_IN_NO_GPU") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
 CUresult cuGetErrorName(CUresult result, char const** name) {
     *name = result == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_CONTEXT";
     return CUDA_SUCCESS;
@@ -95,11 +104,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
     return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return --alive, CUDA_SUCCESS; }
-CUresult cuCtxPushCurrent(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext context) { return contexts.push_back(context), ++pushed, CUDA_SUCCESS; }
 CUresult cuCtxPopCurrent(CUcontext* context) {
     if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     *context = contexts.back();
     contexts.pop_back();
+    --pushed;
     return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 // A stand-in for TensorRT-RTX's library behind its real headers. A plan is text, words of which change what happens:
-// `refused`, `host-code` (needs leave to run its code), `plugins` (needs a library loaded), `no-context`. An engine has
-// one input `image` [B, ...] and one output `logits` [B, 5]: ten times the mean of each fifth value, from value k on.
+// `refused`, `host-code` (needs leave to run its code), `plugins` (needs a library loaded), `no-context`, `no-capture`
+// (fails while a stream is captured), `few-logits` and `no-logits` (3 and 0 of them), `nan-logits`. An engine has one input
+// `image` [B, ...] and one output `logits` [B, 5]: ten times the mean of each fifth value, from value k on.
 #include "stubs.h" // every virtual function of the implementation classes, each ending the process
 
 #include <cuda.h>
@@ -8,9 +9,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -26,7 +29,8 @@ Function driverCall(char const* name) {
 }
 
 struct Run {
-    std::int64_t batch, each;
+    std::int64_t batch, each, classes;
+    bool nan;
     float const* image;
     float* logits;
 };
@@ -34,16 +38,22 @@ struct Run {
 void compute(void* argument) {
     auto const& run = *static_cast<Run*>(argument);
     for (std::int64_t b = 0; b < run.batch; ++b)
-        for (std::int64_t k = 0; k < kClasses; ++k) {
+        for (std::int64_t k = 0; k < run.classes; ++k) {
             double sum = 0;
             std::int64_t count = 0;
             for (std::int64_t i = k; i < run.each; i += kClasses, ++count) sum += run.image[b * run.each + i];
-            run.logits[b * kClasses + k] = static_cast<float>(10 * sum / static_cast<double>(count));
+            float const logit = static_cast<float>(10 * sum / static_cast<double>(count));
+            run.logits[b * run.classes + k] = run.nan ? std::nanf("") : logit;
         }
 }
 
 struct ContextImpl : StubExecutionContext {
-    explicit ContextImpl(ILogger& to) : log(to) {}
+    ContextImpl(ILogger& to, std::string const& plan) : log(to) {
+        auto const says = [&](char const* word) { return plan.find(word) != std::string::npos; };
+        classes = says("few-logits") ? 3 : says("no-logits") ? 0 : kClasses;
+        nan = says("nan-logits");
+        noCapture = says("no-capture");
+    }
     ~ContextImpl() override {
         for (Run* run : runs) delete run;
     }
@@ -59,7 +69,7 @@ struct ContextImpl : StubExecutionContext {
         if (!std::strcmp(name, "image")) return shape;
         found.nbDims = std::strcmp(name, "logits") ? -1 : 2;
         found.d[0] = shape.d[0];
-        found.d[1] = kClasses;
+        found.d[1] = classes;
         return found;
     }
     bool setTensorAddress(char const* name, void* data) noexcept override {
@@ -69,7 +79,7 @@ struct ContextImpl : StubExecutionContext {
     bool enqueueV3(cudaStream_t stream) noexcept override {
         if (busy.exchange(true)) std::abort(); // two threads in one context
         bool const capturing = driverCall<int (*)(CUstream)>("standInCapturing")(stream);
-        bool const runs = image && logits && (warm || !capturing);
+        bool const runs = image && logits && (warm || !capturing) && !(noCapture && capturing);
         if (!runs)
             log.log(ILogger::Severity::kERROR, image && logits ? "allocation while capturing" : "an address is not set");
         else
@@ -80,7 +90,7 @@ struct ContextImpl : StubExecutionContext {
     void start(cudaStream_t stream) {
         std::int64_t each = 1;
         for (int i = 1; i < shape.nbDims; ++i) each *= shape.d[i];
-        runs.push_back(new Run{shape.d[0], each, image, logits});
+        runs.push_back(new Run{shape.d[0], each, classes, nan, image, logits});
         driverCall<void (*)(CUstream, void (*)(void*), void*)>("standInPush")(stream, compute, runs.back());
         warm = true;
     }
@@ -89,33 +99,36 @@ struct ContextImpl : StubExecutionContext {
     Dims shape{4, {-1, 3, 4, 4}};
     float* image = nullptr;
     float* logits = nullptr;
+    std::int64_t classes = kClasses;
+    bool nan = false, noCapture = false;
     bool warm = false; // the first run of a shape allocates
     std::vector<Run*> runs;
     std::atomic<bool> busy{false};
 };
 
 struct Context : IExecutionContext {
-    explicit Context(ILogger& log) : impl(log) { mImpl = &impl; }
+    Context(ILogger& log, std::string const& plan) : impl(log, plan) { mImpl = &impl; }
     ContextImpl impl;
 };
 
 struct EngineImpl : StubCudaEngine {
-    EngineImpl(ILogger& to, bool none) : log(to), noContext(none) {}
+    EngineImpl(ILogger& to, std::string words) : log(to), plan(std::move(words)) {}
     IExecutionContext* createExecutionContext(ExecutionContextAllocationStrategy) noexcept override {
         if (busy.exchange(true)) std::abort(); // two threads in one engine
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        if (noContext) log.log(ILogger::Severity::kERROR, "no room for activations");
-        IExecutionContext* const made = noContext ? nullptr : new Context(log);
+        bool const none = plan.find("no-context") != std::string::npos;
+        if (none) log.log(ILogger::Severity::kERROR, "no room for activations");
+        IExecutionContext* const made = none ? nullptr : new Context(log, plan);
         busy = false;
         return made;
     }
     ILogger& log;
-    bool noContext;
+    std::string plan;
     std::atomic<bool> busy{false};
 };
 
 struct CudaEngine : ICudaEngine {
-    CudaEngine(ILogger& log, bool none) : impl(log, none) { mImpl = &impl; }
+    CudaEngine(ILogger& log, std::string const& plan) : impl(log, plan) { mImpl = &impl; }
     EngineImpl impl;
 };
 
@@ -136,7 +149,7 @@ struct RuntimeImpl : StubRuntime {
             says("refused") || (says("host-code") && !hostCode) || (says("plugins") && !registry.loaded);
         log.log(ILogger::Severity::kWARNING, "a warning");
         if (refused) log.log(ILogger::Severity::kERROR, "Serialization assertion failed");
-        return refused ? nullptr : new CudaEngine(log, says("no-context"));
+        return refused ? nullptr : new CudaEngine(log, plan);
     }
     void setEngineHostCodeAllowed(bool allowed) noexcept override { hostCode = allowed; }
     IPluginRegistry& getPluginRegistry() noexcept override { return registry; }

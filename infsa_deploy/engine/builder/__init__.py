@@ -1,0 +1,1 @@
+"""What turns a parsed network into a plan, in a process of its own."""

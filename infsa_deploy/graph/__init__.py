@@ -1,0 +1,1 @@
+"""ONNX graphs by themselves: passes, precision and cost. Nothing here needs PyTorch."""

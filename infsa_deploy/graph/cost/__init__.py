@@ -1,0 +1,1 @@
+"""FLOPs, bytes and memory, counted from a graph."""

@@ -1,0 +1,1 @@
+"""One file a runtime, and the protocol that all of them keep."""
