@@ -25,7 +25,7 @@ from torch import nn
 from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError, ToleranceError
 from infsa_deploy.export.attention_maps import with_attention_maps
-from infsa_deploy.export.rewrite.deployable import to_deployable, to_reference
+from infsa_deploy.export.rewrite.deployable import to_reference
 from infsa_deploy.export.sources import Reference
 from infsa_deploy.records.model import ImageSpec, ModelMetadata
 from infsa_deploy.records.validation import OutputComparison, ValidationReport
@@ -40,7 +40,7 @@ from infsa_deploy.validation.reference import (
     rebuild_reference,
     rounded_tensors,
 )
-from infsa_deploy.validation.rewrite import rewrite_difference
+from infsa_deploy.validation.rewrite import exported_form, rewrite_difference
 from infsa_deploy.validation.tolerance import Wide, judge_model
 
 DISTURBANCES = 8  # of the reference, to see whether an image lies on an edge
@@ -172,15 +172,14 @@ class _Comparing:
 
     def rewrite(self, plan: Plan) -> str:
         """What differs in the exported form of the module, on the first input of the plan, in float64."""
+        if self.metadata.form != "ops":
+            return ""
         first = replace(plan, batch=1)
         feeds = next(iter(next(iter(self._inputs(first).values()))))
         self.progress("comparing the exported form with the module")
-        forms = [to_deployable] if self.metadata.form == "ops" else []
-        forms += [to_reference] if self.module is not self.own or self.metadata.form != "ops" else []
-        wide = ReferenceRun(self.own, "fp64")  # folded in float64 too: weights folded in float32 are rounded
-        truth = wide(feeds)
-        found = (rewrite_difference(self.own, form(wide.module), feeds, truth) for form in forms)
-        return next((said for said in found if said), "")
+        axis = self.candidate.inputs[0].shape[0]
+        form = exported_form(self.own, feeds, axis if isinstance(axis, int) else None)
+        return rewrite_difference(self.own, form, feeds, ReferenceRun(self.own, "fp64")(feeds))
 
     def _inputs(self, plan: Plan) -> dict[str, Iterator[Arrays]]:
         return inputs_by_kind(plan, self.image, self.candidate.inputs, self.metadata.dtype)

@@ -7,7 +7,6 @@ that overflows in the half arithmetic of a CPU would excuse anything.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
@@ -23,8 +22,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from infsa_deploy.config import ModelSource
-from infsa_deploy.errors import ModelError
+from infsa_deploy.errors import DeployError, ModelError
 from infsa_deploy.export.interface import module_outputs
+from infsa_deploy.export.rewrite.copying import copied
 from infsa_deploy.export.sources import Reference, load_reference
 from infsa_deploy.records.model import ModelMetadata
 from infsa_deploy.runtime.sessions.protocol import Arrays
@@ -74,7 +74,7 @@ class ReferenceRun:
     """
 
     def __init__(self, module: nn.Module, dtype: str, device: str = "cpu") -> None:
-        self.module, self._wide = copy.deepcopy(module).eval().to(device, WIDE[dtype]), WIDE[dtype]
+        self.module, self._wide = copied(module).eval().to(device, WIDE[dtype]), WIDE[dtype]
         self._device = device
         self._change: Callable[[Tensor], Tensor] = lambda tensor: tensor
         if dtype in NARROW:
@@ -93,7 +93,17 @@ class ReferenceRun:
         """Run the module on arrays in the order of its parameters: float64 outputs, named as an export names them."""
         tensors = [torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in feeds.values()]
         wide = [self._change(t.to(self._wide)) if t.is_floating_point() else t for t in tensors]
-        return {name: tensor.double().cpu().numpy() for name, tensor in module_outputs(self.module, wide).items()}
+        try:
+            found = module_outputs(self.module, wide)
+        except DeployError:
+            raise
+        except Exception as error:  # whatever a user's module raises
+            raise ModelError(
+                f"the reference model fails in {str(self._wide).removeprefix('torch.')}.",
+                f"{type(error).__name__}: {error}".splitlines()[0],
+                "have its forward take the type of its weights and inputs from them.",
+            ) from error
+        return {name: tensor.double().cpu().numpy() for name, tensor in found.items()}
 
     def inner(self, feeds: Mapping[str, npt.NDArray[Any]], names: Collection[str]) -> dict[str, Wide]:
         """Run the module and return what these submodules gave, in the order of their ends; of several tensors one."""

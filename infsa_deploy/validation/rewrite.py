@@ -6,14 +6,29 @@ In float64 two forms of one formula agree to about 1e-12, and no rounding of a n
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
+from infsa_deploy.export.rewrite.copying import copied
+from infsa_deploy.export.rewrite.equivalence import apply, culprits, whole_difference, widened
+from infsa_deploy.export.rewrite.proven import rewrite
 from infsa_deploy.runtime.sessions.protocol import Arrays
 from infsa_deploy.validation.reference import ReferenceRun
 from infsa_deploy.validation.tolerance import Wide
 
 LIMIT = 1e-9  # relative to the largest value
 SERIES_LIMIT = 1e-5  # where an infinite series is cut: deployable.hops_for_tolerance takes 1e-6 of the values
+
+
+def exported_form(module: nn.Module, feeds: Arrays, static_batch: int | None) -> nn.Module:
+    """Put the attentions of a float64 copy of `module` on custom ops, as an export does; `feeds` are example inputs."""
+    examples = [torch.from_numpy(array[:1]) for array in feeds.values()]
+    rewriting = rewrite(module, examples, fold=True, static_batch=static_batch)
+    seen, forms = rewriting.seen, rewriting.forms
+    if whole_difference(seen, apply(copied(seen.module), forms)):
+        changed = culprits(seen, forms)
+        forms = {name: form for name, form in forms.items() if name not in changed}
+    return apply(widened(module), forms)
 
 
 def rewrite_difference(module: nn.Module, form: nn.Module, feeds: Arrays, truth: Arrays) -> str:

@@ -38,7 +38,7 @@ def test_a_right_model_passes(variant, exported_once):
         assert 0 < comparison.yardstick_rms < comparison.plausible_rms < 1e-5
         assert comparison.rms_bound >= 2 * comparison.yardstick_rms
         assert comparison.bound > comparison.rms_bound
-    assert len(phases) == 4
+    assert len(phases) == (3 if variant == "softmax" else 4)  # whose attention is exported as it is
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -69,7 +69,7 @@ def test_equal_models_do_not_part(pair):
     [
         ("blocks.0.norm1.weight", "blocks.0.norm1"),
         ("blocks.1.mlp.expand.bias", "blocks.1.mlp"),
-        ("blocks.1.attention.bv", "blocks.1.attention"),
+        ("blocks.1.attention.deployable_form.core.bv", "blocks.1.attention"),
         ("head.bias", "head"),
     ],
 )
