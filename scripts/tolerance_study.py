@@ -457,7 +457,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         results = run_children(options.seeds, Path(folder))
-    options.output.with_suffix(".json").write_text(json.dumps(results, indent=0) + "\n")
+    options.output.with_suffix(".json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
     options.output.with_suffix(".md").write_text(report(results, options.seeds))
 
 
