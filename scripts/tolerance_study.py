@@ -2,10 +2,11 @@
 
     python scripts/tolerance_study.py [--seeds 200] [-o benchmarks/tolerance]
 
-Correct code is each op run eagerly and as its ONNX body in ONNX Runtime, and a small ViT in its deployable form, in
-three types. The seeds are dealt out to processes with 1 and 2 threads and with instruction sets that are forced on
-PyTorch, oneDNN and MKL. Wrong code is a formula with a fault, or an operand whose values are 4 units in the last place
-off. A fault counts where it changes an output by more than that: with one token, or none above zero, many do not.
+Correct code is each op run eagerly, as its ONNX body in ONNX Runtime and as its formula in PyTorch, and a small ViT in
+its deployable form, in three types. The seeds are dealt out to processes with 1 and 2 threads and with instruction
+sets that are forced on PyTorch, oneDNN and MKL; ONNX Runtime chooses its own. Wrong code is a formula with a fault, or
+an operand whose values are 4 units in the last place off. A fault counts where it changes an output by more than
+that: with one token, or none above zero, many do not.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def study_op(op: str, dtype: str, tokens: int, seeds: Sequence[int], found: Find
     kind = getattr(torch, {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[dtype])
     hops, heads = 3 if tokens in (5, 197) else 1, 1 if tokens > 1000 else 2
     runs: dict[str, list[Any]] = defaultdict(list)
+    sessions: dict[Any, Any] = {}
     operand = {"NeumannAttention": 2, "EnergyPool": 1, "CentralityPool": 0}[op]
     for seed in seeds:
         inputs, attributes = drawn(op, seed, tokens, kind, hops, heads)
@@ -82,8 +84,8 @@ def study_op(op: str, dtype: str, tokens: int, seeds: Sequence[int], found: Find
         truths = op_truth.truth_of(op, wide, attributes, dtype)
         linear = op != "CentralityPool"  # in its operand: the outputs move with it as they are
         direction = truths[0].value if linear else op_truth.directions(op, wide, attributes, operand, dtype)[0]
-        for name, outputs in correct(op, inputs, attributes):
-            for output, truth in zip(outputs, truths, strict=True):
+        for name, outputs in correct(op, inputs, attributes, sessions):
+            for output, truth in zip(outputs, truths, strict=False):
                 found.add(
                     ("each", "correct", op, dtype, str(tokens), name), share_each(tolerance, output, truth, dtype)
                 )
@@ -126,18 +128,33 @@ def drawn(op: str, seed: int, tokens: int, kind: Any, hops: int, heads: int) -> 
     return [normal(1, tokens, E, mean=1), normal(1, heads, E, scale=E**-0.5), normal(1, heads, mean=1)], {"eps": EPS}
 
 
-def correct(op: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """What the eager op and its body in ONNX Runtime give."""
+def correct(
+    op: str, inputs: Sequence[Any], attributes: dict[str, Any], sessions: dict[Any, Any]
+) -> Iterator[tuple[str, list[Any]]]:
+    """What the eager op, its body in ONNX Runtime and, the first output alone, its formula in PyTorch give.
+
+    `sessions` keeps what was loaded.
+    """
+    import onnxruntime
     import torch
 
     from infsa_deploy.ops import OPS
-    from tests.ops.single_node import run_body
+    from tests.ops.single_node import body_model, fed
 
     chosen = next(each for each in OPS if each.contract.name == op)
     found = chosen.torch_op(*inputs, *attributes.values())
     yield "eager", [found] if isinstance(found, torch.Tensor) else list(found)
     names = [spec.name for spec in chosen.contract.inputs]
-    yield "ONNX Runtime", run_body(chosen, dict(zip(names, inputs, strict=True)), attributes)
+    named = dict(zip(names, inputs, strict=True))
+    key = (op, inputs[0].dtype, *(tensor.shape for tensor in inputs), *attributes.values())
+    if key not in sessions:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        model = body_model(chosen, named, attributes).SerializeToString()
+        sessions[key] = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    yield "ONNX Runtime", [torch.from_numpy(array) for array in sessions[key].run(None, fed(named))]
+    formula = {"NeumannAttention": neumann, "EnergyPool": energy, "CentralityPool": centrality}[op]
+    yield "PyTorch", [formula([tensor.float() for tensor in inputs], attributes).to(inputs[0].dtype)]
 
 
 def mutations(op: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -190,7 +207,8 @@ def neumann(
     q, k, v = inputs[0].view(1, -1, 3, attributes["heads"], D).permute(2, 0, 3, 1, 4)
     scores = q @ torch.cat([k, k[:, :, :extra]], 2).transpose(-1, -2) / D
     scores = torch.relu(scores) if relu else scores
-    scale = rho / (torch.linalg.vector_norm(scores.flatten(2), dim=-1)[..., None, None] + EPS)
+    rows = torch.linalg.vector_norm(scores, dim=-1, keepdim=True)
+    scale = rho / (torch.linalg.vector_norm(rows, dim=-2, keepdim=True) + EPS)
     y = scale * (scores @ torch.cat([v, v[:, :, :extra]], 2))
     for _ in range((hops or attributes["hops"]) - 1):
         z = v + y

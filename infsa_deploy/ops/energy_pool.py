@@ -71,9 +71,11 @@ def EnergyPool(q, x, heads: int, eps: float):  # noqa: N802
     by_head = op.Reshape(op.Cast(q, to=FLOAT.dtype), split_shape)  # B N H D
     D = op.Cast(op.Shape(by_head, start=3), to=FLOAT.dtype)
     energy = op.Div(op.ReduceL2(by_head, op.Constant(value_ints=[3]), keepdims=0), op.Sqrt(D))  # B N H
-    total = op.ReduceSum(energy, op.Constant(value_ints=[1]), keepdims=0)  # B H
+    weights = op.Transpose(energy, perm=[0, 2, 1])  # B H N
+    # Along the last axis runtimes sum in several lanes; along another one after the other, which drifts with N.
+    total = op.ReduceSum(weights, op.Constant(value_ints=[2]), keepdims=0)  # B H
     weight = op.Add(total, op.Constant(value_float=eps))
-    weighted = op.MatMul(op.Transpose(energy, perm=[0, 2, 1]), op.Cast(x, to=FLOAT.dtype))  # B H E
+    weighted = op.MatMul(weights, op.Cast(x, to=FLOAT.dtype))  # B H E
     pooled = op.CastLike(op.Div(weighted, op.Unsqueeze(weight, op.Constant(value_ints=[2]))), x)
     mass = op.CastLike(op.Div(total, weight), x)
     return pooled, mass

@@ -23,6 +23,17 @@ TYPES = {
 
 def run_body(op: Op, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str, float]) -> list[torch.Tensor]:
     """Run the op's ONNX body on `inputs`; tensors go in and out in their own type, as float32 at the boundary."""
+    found = _run(body_model(op, inputs, attributes), fed(inputs))
+    return [torch.from_numpy(array) for array in found]
+
+
+def fed(inputs: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """What body_model takes for these inputs."""
+    return {f"{name}_in": np.asarray(tensor.float()) for name, tensor in inputs.items()}
+
+
+def body_model(op: Op, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str, float]) -> onnx.ModelProto:
+    """The op as a model of one node with its body, for inputs of these shapes and this type."""
     kind = TYPES[next(iter(inputs.values())).dtype]
     names = [spec.name for spec in op.contract.inputs]
     outputs = [spec.name for spec in op.contract.outputs]
@@ -41,8 +52,7 @@ def run_body(op: Op, inputs: Mapping[str, torch.Tensor], attributes: Mapping[str
     imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
     model = helper.make_model(graph, opset_imports=imports, functions=[function_body(op)], ir_version=10)
     onnx.checker.check_model(model)
-    found = _run(model, {f"{name}_in": np.asarray(inputs[name].float()) for name in names})
-    return [torch.from_numpy(array) for array in found]
+    return model
 
 
 def run_part(part: onnxscript.OnnxFunction, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -27,7 +27,7 @@ def test_the_quantiles_of_f_are_those_of_a_table():
 
 
 def test_a_total_is_taken_in_blocks_of_blocks():
-    assert [t.depth(n) for n in (1, 128, 129, 331776)] == [1, 128, 130, 128 + 128 + 21]
+    assert [t.depth(n) for n in (1, 32, 33, 331776)] == [1, 32, 34, 32 + 32 + 32 + 11]
 
 
 def test_more_outputs_may_err_by_more():
