@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-environment export,cpu,rtx,energy,evaluate,plot,peers,serve,ray,dev
+environment export,cpu,rtx,energy,evaluate,plot,peers,serve,ray,tiff,dev
 export PATH=$PWD/.venv/bin:$PATH OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 started=$SECONDS
 

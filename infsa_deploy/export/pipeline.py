@@ -159,12 +159,13 @@ def _traced(
 ) -> tuple[ir.Model, ImageSpec, Rewriting]:
     """The graph before the passes, what its image is, and the rewriting as it was proven."""
     progress("tracing")
+    if config.attention_maps:
+        _check_maps_possible(rewriting.examples, config)
     if config.dynamic_size:
         model, image = trace_dynamic_size(rewriting, reference.image)
         return model, image, rewriting
     wrap = None
     if config.attention_maps:
-        _check_maps_possible(rewriting.examples, config)
         wrap = maps_wrapper(rewriting, reference)
     program, proven = proven_program(rewriting, wrap)
     if config.attention_maps:

@@ -112,8 +112,10 @@ def Whole(q, k, v, rows, rho, hops, eps):  # noqa: N802
     more = op.Sub(hops, op.Constant(value_int=1))
     for _ in range(more):
         z = op.Add(v, op.Mul(scale, op.MatMul(S, z)))
-    if op.Squeeze(op.Greater(rows, op.Constant(value_ints=[0]))):  # without a cut the slice would be a copy of S
-        u = op.MatMul(op.Slice(S, op.Constant(value_ints=[0]), rows, token_axis), z)
+    cut = op.Greater(rows, op.Constant(value_ints=[0]))
+    end = op.Where(cut, rows, op.Shape(S, start=2, end=3))  # the first branch serves both: engines take no other
+    if op.Squeeze(cut):  # noqa: SIM108 - onnxscript has no conditional; without a cut the slice would be a copy of S
+        u = op.MatMul(op.Slice(S, op.Constant(value_ints=[0]), end, token_axis), z)
     else:
         u = op.MatMul(S, z)
     return op.Mul(scale, u)

@@ -76,9 +76,9 @@ class WithAttentionMaps(nn.Module):
         patches = self.grid[0] * self.grid[1]
         tokens = self.tokens[call] if self.tokens else range(shares.shape[2] - patches, shares.shape[2])
         start = tokens[0]
-        if list(tokens) == list(range(start, start + patches)):
-            return shares[..., start : start + patches].unflatten(-1, self.grid)  # type: ignore[no-any-return]
-        return shares[..., torch.tensor(tokens)].unflatten(-1, self.grid)  # type: ignore[no-any-return]
+        together = list(tokens) == list(range(start, start + patches))
+        chosen = shares[..., start : start + patches] if together else shares[..., torch.tensor(tokens)]
+        return chosen.reshape(*shares.shape[:2], *self.grid)
 
 
 def attentions_with_maps(module: nn.Module) -> list[nn.Module]:

@@ -118,7 +118,7 @@ def test_an_engine_is_counted_in_the_onnx_file_beside_it(artefact, monkeypatch, 
     monkeypatch.chdir(tmp_path / "elsewhere")
     engine = path.with_name("m.engine")
     engine.touch()
-    sidecar_path(engine).write_text(to_json(replace(RECORD, onnx=path.name)))
+    sidecar_path(engine).write_text(to_json(replace(RECORD, onnx=path.name, engine_sha256="0" * 64, engine_bytes=1)))
     worker = Worker(SETTINGS)
 
     def work(file):

@@ -91,4 +91,4 @@ def test_adapter_is_transparent(golden):
     x = torch.randn(2, 9, 24)
     with torch.no_grad():
         torch.testing.assert_close(adapted(x, x, x)[0], attention(x, x, x)[0])
-        torch.testing.assert_close(adapted(hidden_states=x)[0], attention(x, x, x)[0])
+        torch.testing.assert_close(adapted(query=x, key=x, value=x)[0], attention(x, x, x)[0])

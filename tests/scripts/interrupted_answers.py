@@ -41,7 +41,9 @@ def main() -> None:
     dataset = SimpleNamespace(map=lambda *arguments, **options: SimpleNamespace(iter_rows=rows))
     data = SimpleNamespace(from_items=lambda *_, **__: dataset, ActorPoolStrategy=lambda size: None)
     ray = SimpleNamespace(nodes=list, data=data)
-    args = argparse.Namespace(gpus=0.0, threads=1, workers=1, output=Path("out"), model=Path("model.onnx"))
+    args = argparse.Namespace(
+        gpus=0.0, threads=1, workers=1, output=Path("out"), model=Path("model.onnx"), trust=[], allow_host_code=False
+    )
     try:
         answered = [answer.part for answer in script.answers(ray, args, [])]
         print(f"went on to the end: {answered}")

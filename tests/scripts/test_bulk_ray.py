@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from infsa_deploy.bulk.job import open_job
+from infsa_deploy.config import Trust
 from infsa_deploy.errors import ModelError
 from tests.scripts import bulk_kill
 
@@ -68,7 +69,7 @@ def test_a_worker_answers_with_an_error_that_can_be_acted_on(script, tmp_path):
     (images / "0.png").write_bytes(b"")
     _, (part,) = open_job(out, model, images)
     model.unlink()
-    answer = pickle.loads(script.Worker(out, 1)(dataclasses.asdict(part))["answer"])
+    answer = pickle.loads(script.Worker(out, 1, Trust())(dataclasses.asdict(part))["answer"])
     assert isinstance(answer, ModelError)
     assert "is not the model" in answer.what
     assert answer.fix

@@ -132,7 +132,10 @@ def test_from_a_float_export_comes_the_file_that_a_whole_export_gives(variant, t
     whole, plain, found = (tmp_path / name for name in ("whole.onnx", "plain.onnx", "found.onnx"))
     report = export_reference(reference, whole, ExportConfig(int8="dynamic"), calibration=calibration)
     export_reference(reference, plain, ExportConfig())
-    assert replace(export_quantized(plain, reference, found, "dynamic", calibration), path=str(whole)) == report
+    again = export_quantized(plain, reference, found, "dynamic", calibration)
+    assert (
+        replace(again, path=str(whole), rewritten=report.rewritten) == report
+    )  # a file does not tell what was rewritten
     assert found.read_bytes() == whole.read_bytes()
 
 
