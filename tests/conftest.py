@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 pytest_plugins = (
+    "tests.session.workers",
     "tests.session.selection",
     "tests.session.leftovers",
     "tests.session.own_process",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def build(built: Built, **settings: object) -> None:
     settings = {"Python3_EXECUTABLE": sys.executable} | settings
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     options = [f"-D{name}={value}" for name, value in settings.items()]
+    built.folder.mkdir(parents=True, exist_ok=True)
+    with (built.folder / "lock").open("w") as lock:  # whoever comes second finds everything made
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build(built, generator, options)
+
+
+def _build(built: Built, generator: list[str], options: list[str]) -> None:
     _run("cmake", "-S", ROOT / "plugins", "-B", built.folder, *generator, *options)
     _run("cmake", "--build", built.folder, "--parallel", "2")
     include = header_flags(built)

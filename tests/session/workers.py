@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-GROUPS = {  # by a fixture that builds for minutes in a folder of its own
-    "built": "plugin library",
+GROUPS = {  # by a fixture that builds for minutes; a test of both belongs to the first
     "sdk": "C++ library",
+    "built": "plugin library",
 }
 
 
@@ -18,8 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for fixture in GROUPS.keys() & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(GROUPS[fixture]))
+        fixtures = getattr(item, "fixturenames", ())
+        if group := next((group for fixture, group in GROUPS.items() if fixture in fixtures), None):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(optionalhook=True)
