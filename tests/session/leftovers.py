@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 RUN = "INFSA_TEST_RUN"  # in the environment of every process that a run starts
-PASSED_OVER = {".git", ".venv", "build", "__pycache__"}
+PASSED_OVER = {".git", ".venv", ".triton", "build", "__pycache__"}  # environments and builds are kept
 CACHES = {".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis", ".import_linter_cache"}
 LIBRARIES = (".ses", "torchinductor_*", "ray")  # files that ONNX Runtime, PyTorch and Ray keep
 PATIENCE_S = 5  # for processes that are ending
