@@ -119,7 +119,6 @@ def _export(
     check_target(path, [Path(weights)] if weights else [], beside=[".data"])
     check_finite(reference.module)
     _check_traceable(reference, config)
-    _check_weights(reference)
     progress("comparing attention in float64")
     rewriting = rewrite(reference.module, examples, fold=config.fold, static_batch=config.static_batch)
     model, image, rewriting = _traced(rewriting, reference, config, progress)
@@ -194,16 +193,6 @@ def _check_on_ops(rewriting: Rewriting) -> None:
             f"{why}.",
             "leave out --require-ops to have it traced as it is.",
         )
-
-
-def _check_weights(reference: Reference) -> None:
-    for name, parameter in reference.module.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise ModelError(
-                f"the weight {name} holds NaN or infinite values.",
-                "every output would be of that kind.",
-                "take a checkpoint from before training diverged.",
-            )
 
 
 def _write_quantized(
